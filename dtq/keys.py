@@ -1,0 +1,197 @@
+"""Every Redis name that dtq uses, each with its type and its bound. No other module builds one.
+
+The scripts derive keys from ids and queues too, so the same templates are rendered as Lua expressions (`as_lua`): a
+name is written down once for both languages. All keys of a namespace share its first part; on a Redis Cluster that is a
+hash tag, `{dtq}`, so a namespace lives in one slot and a script may touch any of its keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+GROUP = "workers"
+"""The consumer group of every task stream and wake stream."""
+
+LEADER_GROUP = "leader"
+"""The consumer group of the leader's wake stream. A group of its own: a queue may be called "scheduler" too."""
+
+PARKED = "parked"
+"""The consumer that holds what was handed back, so that it keeps its place in front of what was never claimed."""
+
+SCHEMA_VERSION = 1
+"""Written into every record. A process that meets a higher one leaves the record alone."""
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,60}|\{[A-Za-z0-9_.:-]{1,60}\}")
+
+_TEMPLATES: dict[str, str] = {
+    "stream": "stream:{queue}:p{band}",
+    "wake": "stream:{queue}:wake",
+    "parked": "stream:{queue}:parked",
+    "scheduler_wake": "stream:scheduler:wake",
+    "dead_letter": "stream:dead-letter",
+    "audit": "stream:audit",
+    "events": "stream:events",
+    "schedule": "retry:schedule",
+    "task": "task:{task_id}",
+    "payload": "payload:{task_id}",
+    "attempts": "attempts:{task_id}",
+    "result": "result:{task_id}",
+    "idempotency": "idempotency:{scope}",
+    "operation": "operation:{digest}",
+    "index": "index:{queue}:{status}",
+    "finished": "index:finished",
+    "totals": "counter:{queue}",
+    "minute": "counter:{queue}:{minute}",
+    "queues": "queues",
+    "paused": "queue:{queue}:paused",
+    "worker": "worker:{worker_id}",
+    "workers": "workers",
+    "leases": "workers:leases",
+    "scheduler_lock": "lock:scheduler",
+}
+
+
+class Keys:
+    """The names of one namespace. Every method returns a key; its docstring says type, content and bound."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: str = "dtq") -> None:
+        """namespace: the first part of every key; letters, digits, `_ . : -`, or all of it in braces for a Cluster.
+
+        Raises ValueError for anything else: the name is rendered into scripts.
+        """
+        if not _NAMESPACE.fullmatch(namespace):
+            raise ValueError(f"namespace {namespace!r}: use letters, digits and _ . : - (or {{name}} on a Cluster)")
+        self.namespace = namespace
+
+    def _name(self, template: str, **parts: object) -> str:
+        return f"{self.namespace}:{_TEMPLATES[template].format(**parts)}"
+
+    @property
+    def anchor(self) -> str:
+        """No key of its own: names the slot of the namespace for scripts that derive the keys they touch."""
+        return self.workers()
+
+    def stream(self, queue: str, band: int) -> str:
+        """STREAM. Tickets of one band. Bound: DTQ_MAX_QUEUE_DEPTH; an entry goes with its acknowledgement."""
+        return self._name("stream", queue=queue, band=band)
+
+    def wake(self, queue: str) -> str:
+        """STREAM. Tokens for idle workers of a queue. Bound: MAXLEN ~64."""
+        return self._name("wake", queue=queue)
+
+    def parked(self, queue: str) -> str:
+        """SET. The bands in which the parked consumer holds entries. Bound: ten members."""
+        return self._name("parked", queue=queue)
+
+    def scheduler_wake(self) -> str:
+        """STREAM. Tokens for the leader: something became due earlier than it knows. Bound: MAXLEN ~64."""
+        return self._name("scheduler_wake")
+
+    def dead_letter(self) -> str:
+        """STREAM. Dead letters. Bound: DTQ_DLQ_MAXLEN."""
+        return self._name("dead_letter")
+
+    def audit(self) -> str:
+        """STREAM. Who did what. Bound: MAXLEN ~10 000."""
+        return self._name("audit")
+
+    def events(self) -> str:
+        """STREAM. Lifecycle events, those of one script packed in one entry. Bound: MAXLEN ~DTQ_EVENTS_MAXLEN."""
+        return self._name("events")
+
+    def schedule(self) -> str:
+        """ZSET. Task ids by due time in ms: delays and retries. Bound: DTQ_MAX_SCHEDULED, retries exempt."""
+        return self._name("schedule")
+
+    def task(self, task_id: str) -> str:
+        """HASH. The task: the one source of truth. Bound: retention after its end."""
+        return self._name("task", task_id=task_id)
+
+    def payload(self, task_id: str) -> str:
+        """STRING. What never changes (payload, metadata, tags), opaque to scripts. Bound: as the task."""
+        return self._name("payload", task_id=task_id)
+
+    def attempts(self, task_id: str) -> str:
+        """LIST. Attempts that ended, JSON, oldest first. Bound: the last 50; as the task."""
+        return self._name("attempts", task_id=task_id)
+
+    def result(self, task_id: str) -> str:
+        """STRING. JSON result. Bound: DTQ_RESULT_RETENTION_S."""
+        return self._name("result", task_id=task_id)
+
+    def idempotency(self, queue: str, key: str) -> str:
+        """HASH. Task id, state and body fingerprint of an idempotency key. Bound: DTQ_IDEM_TTL_S after the end."""
+        return self._name("idempotency", scope=idempotency_scope(queue, key))
+
+    def operation(self, name: str) -> str:
+        """HASH. State and result of an `idempotent_operation`. Bound: its ttl_seconds."""
+        return self._name("operation", digest=digest(name))
+
+    def index(self, queue: str, status: str) -> str:
+        """ZSET. Task ids of a queue in a status by creation time in us. Bound: as the tasks."""
+        return self._name("index", queue=queue, status=status)
+
+    def finished(self) -> str:
+        """ZSET. `id status queue` of ended tasks by end time in ms. Bound: DTQ_RETENTION_MAX_TASKS."""
+        return self._name("finished")
+
+    def totals(self, queue: str) -> str:
+        """HASH. Counts since the queue came to be, fields `type:what`. Bound: 1 000 types, then `_other`."""
+        return self._name("totals", queue=queue)
+
+    def minute(self, queue: str, minute: int) -> str:
+        """HASH. Counts of one minute (epoch seconds / 60), fields as in totals. Bound: expires after 25 h."""
+        return self._name("minute", queue=queue, minute=minute)
+
+    def queues(self) -> str:
+        """ZSET. Queues by time of last use in ms. Bound: DTQ_MAX_QUEUES."""
+        return self._name("queues")
+
+    def paused(self, queue: str) -> str:
+        """STRING. Who paused the queue, when and why, JSON. Bound: until resumed."""
+        return self._name("paused", queue=queue)
+
+    def worker(self, worker_id: str) -> str:
+        """HASH. Heartbeat, handlers and what runs. Bound: three heartbeats, never less than the worker's lease."""
+        return self._name("worker", worker_id=worker_id)
+
+    def workers(self) -> str:
+        """ZSET. Worker ids by the time in ms at which their record ends. Bound: pruned by every tick."""
+        return self._name("workers")
+
+    def leases(self) -> str:
+        """ZSET. Lease lengths in ms by worker: nothing is reclaimed before the longest. Bound: as workers."""
+        return self._name("leases")
+
+    def scheduler_lock(self) -> str:
+        """STRING. The leader's worker id. Bound: 10 s."""
+        return self._name("scheduler_lock")
+
+    def as_lua(self, template: str, arguments: Sequence[str]) -> str:
+        """Return the Lua expression for a key, its parts being the Lua expressions `arguments`.
+
+        Raises KeyError for an unknown template, ValueError for a wrong number of arguments.
+        """
+        pieces = re.split(r"\{\w+\}", _TEMPLATES[template])
+        if len(pieces) != len(arguments) + 1:
+            raise ValueError(f"key.{template} takes {len(pieces) - 1} parts, not {len(arguments)}")
+        parts = [f"'{self.namespace}:{pieces[0]}'"]
+        for argument, piece in zip(arguments, pieces[1:], strict=True):
+            parts.append(argument)
+            if piece:
+                parts.append(f"'{piece}'")
+        return f"({'..'.join(parts)})"
+
+
+def idempotency_scope(queue: str, key: str) -> str:
+    """Return what a task remembers of its idempotency key: the queue that it was submitted to, and the key's digest."""
+    return f"{queue}:{digest(key)}"
+
+
+def digest(text: str) -> str:
+    """Return 32 hex digits that stand for `text` in a key: names from outside never become key names."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
