@@ -1,0 +1,357 @@
+"""The engine's writes: one method an event. Each is one Lua script, which does all of it or nothing."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from dtq import model
+from dtq.encoding import accepted_task, claim_from_reply, commit_item, submit_item
+from dtq.errors import (
+    DtqError,
+    IdempotencyInProgress,
+    IdempotencyKeyReused,
+    NewerSchema,
+    QueueFull,
+    ScheduleFull,
+    TaskFinished,
+    TaskNotFound,
+    TooManyQueues,
+    WrongState,
+)
+from dtq.keys import Keys, digest
+from dtq.limits import MemoryGuard, drain_seconds, script_limits
+from dtq.model import Claim, HandlerPolicy, Outcome, Task, WorkerInfo
+from dtq.redisio import Server
+from dtq.scripts import Scripts
+from dtq.settings import Settings
+from dtq.states import Status
+from dtq.streams import ring
+from dtq.submission import Submission
+from dtq.upkeep import Upkeep
+
+ITEMS_A_SCRIPT = 100
+LOCK_MS = 10_000
+OVERDUE_MS = 1_000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+class Replay(NamedTuple):
+    """The submission repeats one whose task has ended: the answer is that task."""
+
+    task_id: str
+
+
+class ClaimBatch(NamedTuple):
+    """What one claim took. A suspect comes alone."""
+
+    claims: list[Claim]
+    more: bool
+    """Whether work is left in the queues."""
+    absorbed: int
+    """Tickets that stood for nothing and were removed."""
+    newer: int
+    """Tickets of a newer schema, set aside for a newer worker."""
+
+
+class Tick(NamedTuple):
+    """What a worker is told once a second."""
+
+    lost: frozenset[str]
+    """Ids whose claim is over: stop them, drop their results."""
+    cancelled: frozenset[str]
+    leader: bool
+    command: Literal["quiet", "stop"] | None
+    overdue: bool
+    """Something is due that the leader should have done."""
+    registered: bool
+    """False: the worker's record was gone; register again."""
+
+
+class Broker:
+    """Changes the state of tasks, queues and workers. Safe to use from any thread.
+
+    Every method raises RedisUnavailable when Redis is away and, where it would need memory, RedisFull.
+    """
+
+    def __init__(self, server: Server, settings: Settings) -> None:
+        """server: connected; nothing is sent yet."""
+        self.server = server
+        self.keys = Keys(settings.namespace)
+        self.scripts = Scripts(server, self.keys, script_limits(settings))
+        self._settings = settings
+        self.upkeep = Upkeep(server, self.keys, self.scripts)
+        """What the leader does, and others when it is late: promote, reclaim, sweep, reconcile."""
+        self._memory = MemoryGuard(server)
+
+    # --- submitting ---------------------------------------------------------------------------------------------------
+
+    def submit(self, submissions: Sequence[Submission]) -> list[Task | Replay | DtqError]:
+        """Store submissions, a hundred a round trip; each is accepted or refused by itself, in order.
+
+        Returns a task for each that was accepted, the id of the finished task for each that is its replay, and the
+        error for each that was refused.
+        """
+        self._memory.check()
+        answers: list[Task | Replay | DtqError] = []
+        for start in range(0, len(submissions), ITEMS_A_SCRIPT):
+            chunk = submissions[start : start + ITEMS_A_SCRIPT]
+            ids = [model.new_task_id() for _ in chunk]
+            replies = self.scripts.run("task_submit", items=map(submit_item, ids, chunk))
+            for task_id, submission, reply in zip(ids, chunk, replies, strict=True):
+                answers.append(self._submitted(task_id, submission, reply))
+        return answers
+
+    def _submitted(self, task_id: str, submission: Submission, reply: list[bytes]) -> Task | Replay | DtqError:
+        code, detail = reply[0], reply[1]
+        if code in (b"NEW", b"AGAIN"):
+            return accepted_task(task_id, submission, int(detail))
+        if code == b"REPLAY":
+            return Replay(detail.decode())
+        if code == b"BUSY":
+            task_id = detail.decode()
+            return IdempotencyInProgress(
+                f"task {task_id} with this idempotency key has not finished; ask for that task", task_id=task_id
+            )
+        if code == b"REUSED":
+            return IdempotencyKeyReused(
+                "this idempotency key was used with another body; use a fresh key", task_id=detail.decode()
+            )
+        if code == b"TOO_MANY_QUEUES":
+            return TooManyQueues(
+                f"there are {int(detail)} queues already (DTQ_MAX_QUEUES); use one of them", retry_after=60
+            )
+        if code == b"SCHEDULE_FULL":
+            return ScheduleFull(
+                f"{int(detail)} delayed tasks wait already (DTQ_MAX_SCHEDULED); try again later", retry_after=60
+            )
+        wait_s = drain_seconds(self.server, self.keys, submission.queue, int(detail))
+        return QueueFull(
+            f"queue {submission.queue} holds {int(detail)} tasks (DTQ_MAX_QUEUE_DEPTH); try again in {wait_s} s",
+            retry_after=wait_s,
+            depth=int(detail),
+        )
+
+    # --- claiming and finishing ---------------------------------------------------------------------------------------
+
+    def claim(self, worker_id: str, queues: Sequence[str], limit: int) -> ClaimBatch:
+        """Take up to `limit` tasks in strict order: the queues as given, bands 9 to 0, first in first out.
+
+        Never repeated: after RedisUnavailable call `settle`, since the tasks may have been given to this worker.
+        """
+        claims, more, absorbed, newer = self.scripts.run(
+            "task_claim", items=[(queue,) for queue in queues], repeat=False, worker=worker_id, limit=limit
+        )
+        return ClaimBatch([claim_from_reply(raw) for raw in claims], more == 1, absorbed, newer)
+
+    def settle(self, worker_id: str, queues: Sequence[str], held: Collection[str]) -> int:
+        """Give back, to the front, what this worker's name owns and the worker does not hold.
+
+        held: ids of all that it holds, recorded outcomes on their way included.
+        Returns how many tasks were given back.
+        """
+        items = [(task_id,) for task_id in held]
+        return sum(self.scripts.run("task_settle", items=items, worker=worker_id, queue=queue) for queue in queues)
+
+    def start_suspect(self, worker_id: str, claim: Claim, alone: bool) -> bool:
+        """Write down that a suspect starts, before its handler runs. False: the lease was lost, do not run it.
+
+        alone: whether nothing runs beside it in its worker; may be withdrawn by a second call.
+        """
+        return bool(
+            self.scripts.run("task_start", id=claim.task_id, claimed_seq=claim.seq, alone="1" if alone else "0")
+        )
+
+    def commit(self, worker_id: str, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        """Record outcomes, as many as come, in scripts of up to a hundred, each fenced by its claim.
+
+        Returns the status that each task has now; None where the lease was lost and nothing was written. A repeat
+        gets the first answer, so it may be called again until it answers.
+        """
+        statuses: list[Status | None] = []
+        for start in range(0, len(outcomes), ITEMS_A_SCRIPT):
+            chunk = outcomes[start : start + ITEMS_A_SCRIPT]
+            replies = self.scripts.run("task_commit", items=map(commit_item, chunk), worker=worker_id)
+            statuses += [Status(reply.decode()) if reply else None for reply in replies]
+        return statuses
+
+    def hand_back(self, worker_id: str, claims: Sequence[Claim]) -> int:
+        """Give tasks back to the front of their bands, their starts not counted. Returns how many were still ours."""
+        given_back = 0
+        for start in range(0, len(claims), ITEMS_A_SCRIPT):
+            items = [(claim.task_id, claim.seq) for claim in claims[start : start + ITEMS_A_SCRIPT]]
+            given_back += sum(self.scripts.run("task_hand_back", items=items, worker=worker_id))
+        return given_back
+
+    def progress(self, worker_id: str, claim: Claim, fraction: float, message: str) -> bool:
+        """Publish how far a task is. fraction: 0 to 1. Returns False when the lease was lost."""
+        progress = model.dumps({"fraction": fraction, "message": message[:200]})
+        return bool(
+            self.scripts.run(
+                "task_progress", id=claim.task_id, claimed_seq=claim.seq, worker=worker_id, progress=progress
+            )
+        )
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def register(self, worker: WorkerInfo, handlers: Mapping[str, HandlerPolicy]) -> None:
+        """Publish a worker, its lease and its handlers; again whenever `tick` says that the record was gone."""
+        lease_ms = round(worker.lease_s * 1000)
+        keep_ms = max(round(self._settings.heartbeat_interval_s * 3000), lease_ms, 3000)
+        fields: list[tuple[str, str | int]] = [
+            ("queues", ",".join(worker.queues)),
+            ("concurrency", worker.concurrency),
+            ("host", worker.host),
+            ("pid", worker.pid),
+            ("version", worker.version),
+            ("handlers", model.dumps({name: policy._asdict() for name, policy in handlers.items()})),
+            ("status", _worker_status(worker)),
+        ]
+        for name, policy in handlers.items():
+            attempts = policy.max_attempts or model.DEFAULT_MAX_ATTEMPTS
+            timeout_ms = policy.timeout_ms or self._settings.task_timeout_ms
+            fields.append((f"policy:{name}", f"{attempts} {timeout_ms}"))
+        self.scripts.run("worker_register", items=fields, worker=worker.worker_id, lease_ms=lease_ms, keep_ms=keep_ms)
+
+    def tick(self, worker: WorkerInfo, held: Sequence[Claim], *, lead: bool = True) -> Tick:
+        """Say and ask, in one call, all that a worker does once a second.
+
+        held: claims whose leases are renewed, those that this worker still owns. lead: whether to take the leader's
+        lock when it is free, and keep it.
+        """
+        registered, leader, command, overdue, lost, cancelled = self.scripts.run(
+            "worker_tick",
+            items=[(claim.task_id, claim.seq) for claim in held],
+            worker=worker.worker_id,
+            status=_worker_status(worker),
+            queues=",".join(worker.queues),
+            lead="1" if lead else "0",
+            lock_ms=LOCK_MS,
+            late_ms=OVERDUE_MS,
+        )
+        return Tick(
+            lost=frozenset(task_id.decode() for task_id in lost),
+            cancelled=frozenset(task_id.decode() for task_id in cancelled),
+            leader=leader == 1,
+            command=command.decode() if command in (b"quiet", b"stop") else None,
+            overdue=overdue == 1,
+            registered=registered == 1,
+        )
+
+    def deregister(self, worker_id: str, queues: Sequence[str] = ()) -> None:
+        """End a worker's record, its leadership and its consumers that have nothing pending."""
+        self.scripts.run("worker_leave", worker=worker_id, gone="")
+        for queue in queues:
+            self.scripts.run("worker_forget", worker=worker_id, queue=queue)
+
+    def resign(self, worker_id: str) -> None:
+        """Give the leader's lock up, if this worker has it, so that another takes over at once."""
+        self.scripts.run("worker_resign", worker=worker_id)
+
+    # --- side effects of handlers -------------------------------------------------------------------------------------
+
+    def begin_operation(self, key: str, token: str, hold_s: float) -> tuple[str, str | float]:
+        """Take a key for one run of a side effect.
+
+        Returns ("RUN", 0), ("BUSY", seconds until the other caller's hold ends) or ("DONE", its result as JSON).
+        """
+        reply = self.scripts.run("operation_begin", digest=digest(key), token=token, hold_ms=round(hold_s * 1000))
+        if reply[0] == b"DONE":
+            return "DONE", reply[1].decode()
+        return ("RUN", 0.0) if reply[0] == b"RUN" else ("BUSY", max(0, reply[1]) / 1000)
+
+    def end_operation(self, key: str, token: str, result: str | None, ttl_s: float) -> bool:
+        """Store the result (JSON) for `ttl_s` seconds, or free the key (None). False: the hold had ended."""
+        return bool(
+            self.scripts.run(
+                "operation_end", digest=digest(key), token=token, result=result or "", ttl_ms=round(ttl_s * 1000)
+            )
+        )
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def cancel(self, task_id: str, reason: str = "") -> Status:
+        """Cancel a task, or ask its worker to.
+
+        Returns CANCELLED, or RUNNING when the worker was asked.
+        Raises TaskNotFound, TaskFinished, NewerSchema.
+        """
+        reply = self.scripts.run("task_cancel", id=task_id, operation_id=_operation_id(), reason=_plain(reason))
+        code = reply[0]
+        if code == b"UNKNOWN":
+            raise _not_found(task_id)
+        if code == b"NEWER":
+            raise _newer(task_id)
+        if code == b"FINISHED":
+            status = reply[1].decode()
+            raise TaskFinished(f"task {task_id} has ended already: {status}", task_id=task_id, status=status)
+        return Status.CANCELLED if code == b"CANCELLED" else Status.RUNNING
+
+    def requeue(self, task_id: str, actor: str, *, queue: str | None = None, priority: int | None = None) -> None:
+        """Queue a dead letter again, its attempts starting anew, optionally elsewhere.
+
+        Raises TaskNotFound, WrongState, NewerSchema, TooManyQueues.
+        """
+        mark = model.dumps({"m": f"requeued by {_plain(actor)}", "by": _plain(actor)})[1:-1]
+        reply = self.scripts.run(
+            "task_requeue",
+            id=task_id,
+            operation_id=_operation_id(),
+            mark=mark,
+            to_queue=queue or "",
+            to_priority="" if priority is None else priority,
+        )
+        code = reply[0]
+        if code == b"UNKNOWN":
+            raise _not_found(task_id)
+        if code == b"NEWER":
+            raise _newer(task_id)
+        if code == b"TOO_MANY_QUEUES":
+            raise TooManyQueues("there are DTQ_MAX_QUEUES queues already; requeue into one of them")
+        if code == b"WRONG_STATE":
+            status = reply[1].decode()
+            raise WrongState(f"task {task_id} is {status}, not dead_lettered", task_id=task_id, status=status)
+
+    def pause(self, queue: str, actor: str, reason: str = "") -> bool:
+        """Let nothing of a queue be claimed any more; what runs goes on. Returns False when it was paused already."""
+        record = {"by": _plain(actor), "reason": _plain(reason), "at": round(time.time(), 3), "id": _operation_id()}
+        return bool(self.scripts.run("queue_pause", queue=queue, record=model.dumps(record)))
+
+    def resume(self, queue: str, actor: str) -> bool:
+        """Let a queue be claimed again. Returns False when it was not paused."""
+        return bool(self.scripts.run("queue_resume", queue=queue, record=model.dumps({"by": _plain(actor)})))
+
+    def wake(self, queue: str) -> None:
+        """Ring for one idle worker of a queue."""
+        ring(self.server, self.keys, queue)
+
+
+def _worker_status(worker: WorkerInfo) -> str:
+    return model.dumps(
+        {
+            "state": worker.state,
+            "running": worker.running,
+            "held": worker.held,
+            "abandoned_threads": worker.abandoned_threads,
+        }
+    )
+
+
+def _operation_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _plain(text: str) -> str:
+    """Names and reasons from people go into lines and records: no control characters, bounded."""
+    return _CONTROL.sub(" ", text)[:200]
+
+
+def _not_found(task_id: str) -> TaskNotFound:
+    return TaskNotFound(f"there is no task {task_id}: it never existed, or its retention ended", task_id=task_id)
+
+
+def _newer(task_id: str) -> NewerSchema:
+    return NewerSchema(f"task {task_id} was written by a newer dtq; upgrade this process", task_id=task_id)

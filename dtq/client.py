@@ -1,0 +1,264 @@
+"""dtq for programs: submit, look, wait, cancel. What the web, the command line and handlers share."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import jsonschema
+
+from dtq.broker import Broker, Replay
+from dtq.embedded import EmbeddedServer
+from dtq.errors import DtqError, InvalidTask, TaskNotFound, UnknownTaskType
+from dtq.model import HandlerPolicy, Task, dumps
+from dtq.queries import Page, Queries, TaskFilter
+from dtq.redisio import Server
+from dtq.registry import submitter
+from dtq.settings import Settings, load_settings
+from dtq.states import TERMINAL
+from dtq.submission import Submission, SubmissionLimits, submission_from_object
+
+HANDLERS_FRESH_S = 2.0
+
+
+class Client:
+    """A connection to one dtq. Safe to use from any thread; close it, or use it in a `with` statement.
+
+    With no URL set anywhere, it uses the embedded server of the current directory, starting it when it is not there.
+    """
+
+    def __init__(self, url: str | None = None, *, settings: Settings | None = None, max_connections: int = 16) -> None:
+        """url: where Redis is; by default what the settings say. Raises ConfigurationError, ServerStartFailed."""
+        self.settings = (
+            settings if settings is not None else load_settings(**({} if url is None else {"redis_url": url}))
+        )
+        self._embedded: EmbeddedServer | None = None
+        address = self.settings.redis_url
+        if not address:
+            self._embedded = EmbeddedServer(self.settings.directory, self.settings.redis_server or None)
+            self._embedded.ensure()
+            address = self._embedded.url
+        self.server = Server.connect(address, max_connections=max_connections, namespace=self.settings.namespace)
+        self.broker = Broker(self.server, self.settings)
+        self.queries = Queries(self.server, self.settings)
+        self._limits = SubmissionLimits.from_settings(self.settings)
+        self._published = _Published(self.queries)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this is the embedded server of a directory."""
+        return self._embedded is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; the embedded server stops when this was its last user."""
+        self.server.close()
+        if self._embedded is not None:
+            self._embedded.release()
+            self._embedded = None
+
+    # --- submitting ---------------------------------------------------------------------------------------------------
+
+    def submit(self, task_type: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Task:
+        """Submit one task and return it as it was accepted.
+
+        options: queue, priority, max_attempts, timeout_ms, delay_seconds, run_at, idempotency_key, metadata, tags.
+        With an idempotency key, a task that is still in progress is returned instead of an error, since it is this one;
+        `duplicate` says so. Raises what the contract names for a refusal: InvalidTask, QueueFull, ...
+        """
+        asked = {"task_type": task_type, "payload": {} if payload is None else payload, **options}
+        answer = self.submit_parsed([submission_from_object(asked, self._limits)])[0]
+        if isinstance(answer, DtqError):
+            if answer.code == "IDEMPOTENCY_IN_PROGRESS":
+                return replace(self.get(answer.context["task_id"]), duplicate=True)
+            raise answer
+        return answer
+
+    def submit_many(self, asked: Iterable[Mapping[str, Any]]) -> list[Task | DtqError]:
+        """Submit many tasks, a hundred a round trip. One bad or refused does not stop the others.
+
+        asked: dicts with the fields of a submission. Returns a task or the error that refused it for each, in order.
+        """
+        answers: list[Task | DtqError] = []
+        good: list[tuple[int, Submission]] = []
+        for one in asked:
+            try:
+                good.append((len(answers), submission_from_object(one, self._limits)))
+            except DtqError as error:
+                answers.append(error)
+            else:
+                answers.append(InvalidTask("not submitted"))  # its place: replaced below
+        for (index, _), answer in zip(good, self.submit_parsed([one for _, one in good]), strict=True):
+            answers[index] = answer
+        return answers
+
+    def submit_parsed(self, submissions: Sequence[Submission]) -> list[Task | DtqError]:
+        """Submit what was validated already: checks it against what live workers publish, then stores it."""
+        if not submissions:
+            return []
+        handlers = self._published.handlers()
+        answers: list[Task | DtqError] = []
+        stored: list[tuple[int, list[str]]] = []
+        for index, submission in enumerate(submissions):
+            refusal, warnings = self._look_over(submission, handlers)
+            if refusal is None:
+                stored.append((index, warnings))
+                answers.append(_PENDING)
+            else:
+                answers.append(refusal)
+        replies = self.broker.submit([submissions[index] for index, _ in stored])
+        for (index, warnings), reply in zip(stored, replies, strict=True):
+            answers[index] = self._answer(reply, warnings)
+        return answers
+
+    def _look_over(
+        self, submission: Submission, handlers: Mapping[str, HandlerPolicy]
+    ) -> tuple[DtqError | None, list[str]]:
+        policy = handlers.get(submission.task_type)
+        warnings = []
+        if policy is None:
+            if self.settings.reject_unknown_types:
+                return UnknownTaskType(f"no live worker knows the task type {submission.task_type}"), []
+            warnings.append(f"no live worker knows the task type {submission.task_type}; the task waits for one")
+        elif policy.schema is not None:
+            refusal = _breaks_schema(submission, policy.schema)
+            if refusal is not None:
+                return refusal, []
+        if submission.queue not in self._published.queues():
+            warnings.append(f"no live worker serves the queue {submission.queue}; the task waits for one")
+        return None, warnings
+
+    def _answer(self, reply: Task | Replay | DtqError, warnings: Sequence[str]) -> Task | DtqError:
+        if isinstance(reply, Replay):
+            try:
+                return replace(self.queries.task(reply.task_id), duplicate=True)
+            except TaskNotFound as error:  # its retention ended in this very moment
+                return error
+        if isinstance(reply, Task) and warnings:
+            return replace(reply, warnings=tuple(warnings))
+        return reply
+
+    # --- looking and changing -----------------------------------------------------------------------------------------
+
+    def get(self, task_id: str) -> Task:
+        """Return a task. Raises TaskNotFound."""
+        return self.queries.task(task_id)
+
+    def tasks(self, wanted: TaskFilter | None = None, limit: int = 50, cursor: str | None = None) -> Page:
+        """Return a page of tasks, newest first."""
+        return self.queries.tasks(wanted or TaskFilter(), limit, cursor)
+
+    def wait(self, task_id: str, timeout_s: float) -> Task:
+        """Return the task once it has ended, or as it is after `timeout_s` seconds. Raises TaskNotFound."""
+        give_up_at = time.monotonic() + timeout_s
+        pause_s = 0.005
+        while self.queries.status(task_id) not in TERMINAL:
+            left_s = give_up_at - time.monotonic()
+            if left_s <= 0:
+                break
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, 0.25)
+        return self.queries.task(task_id)
+
+    def cancel(self, task_id: str, *, actor: str = "client", reason: str = "") -> Task:
+        """Cancel a task, or ask its worker to, and return it as it is then.
+
+        Raises TaskNotFound, TaskFinished.
+        """
+        self.broker.cancel(task_id, reason or f"cancelled by {actor}")
+        return self.queries.task(task_id)
+
+    def requeue(
+        self, task_id: str, *, actor: str = "client", queue: str | None = None, priority: int | None = None
+    ) -> Task:
+        """Queue a dead letter again, attempts anew, and return it. Raises TaskNotFound, WrongState."""
+        self.broker.requeue(task_id, actor, queue=queue, priority=priority)
+        return self.queries.task(task_id)
+
+    def idempotent_operation(
+        self, key: str, ttl_seconds: float, fn: Callable[[], Any], *, hold_seconds: float = 60.0
+    ) -> Any:
+        """Run a side effect once per key and return its result, which must be JSON and is kept for `ttl_seconds`.
+
+        A second caller with the key gets that result, waiting while the first one runs. When `fn` raises, the key is
+        free again and the error goes on. hold_seconds: how long `fn` may take; after that, as after a caller that was
+        killed, the next one runs it.
+        Raises what `fn` raises, ValueError or TypeError for a result that is not JSON, RedisUnavailable.
+        """
+        token, pause_s = secrets.token_hex(8), 0.01
+        while True:
+            code, detail = self.broker.begin_operation(key, token, hold_seconds)
+            if code == "DONE":
+                return json.loads(str(detail))
+            if code == "RUN":
+                break
+            time.sleep(min(pause_s, float(detail) + 0.001))  # bounded: the other's hold ends
+            pause_s = min(pause_s * 1.5, 0.25)
+        try:
+            result = fn()
+            text = dumps(result)
+        except BaseException:
+            self.broker.end_operation(key, token, None, ttl_seconds)
+            raise
+        self.broker.end_operation(key, token, text, ttl_seconds)
+        return result
+
+
+def idempotent_operation(key: str, ttl_seconds: float, fn: Callable[[], Any], *, hold_seconds: float = 60.0) -> Any:
+    """Run a side effect once per key, with the client of this process: see `Client.idempotent_operation`."""
+    client = submitter()
+    if not isinstance(client, Client):
+        raise TypeError("idempotent_operation needs a dtq.Client; the one in use is something else")
+    return client.idempotent_operation(key, ttl_seconds, fn, hold_seconds=hold_seconds)
+
+
+_PENDING: DtqError = InvalidTask("not submitted")
+
+
+class _Published:
+    """What live workers publish, asked for again when older than two seconds; a look costs nothing in between."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._lock = threading.Lock()
+        self._fresh_until = 0.0
+        self._handlers: Mapping[str, HandlerPolicy] = {}
+        self._queues: frozenset[str] = frozenset()
+
+    def handlers(self) -> Mapping[str, HandlerPolicy]:
+        if time.monotonic() >= self._fresh_until:
+            with self._lock:
+                if time.monotonic() >= self._fresh_until:
+                    self._handlers = self._queries.handlers()
+                    self._queues = frozenset(queue for worker in self._queries.workers() for queue in worker.queues)
+                    self._fresh_until = time.monotonic() + HANDLERS_FRESH_S
+        return self._handlers
+
+    def queues(self) -> frozenset[str]:
+        return self._queues
+
+
+def _breaks_schema(submission: Submission, schema: Mapping[str, Any]) -> InvalidTask | None:
+    errors = []
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(submission.payload):
+        path = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.absolute_path)
+        errors.append({"pointer": f"/payload{path}", "message": error.message[:200]})
+        if len(errors) == 20:
+            break
+    if not errors:
+        return None
+    first = errors[0]
+    return InvalidTask(f"{first['pointer']}: {first['message']}", errors=errors)

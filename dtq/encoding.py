@@ -1,0 +1,129 @@
+"""Between the records of `model` and the rows that the scripts take and give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dtq import model
+from dtq.keys import idempotency_scope
+from dtq.model import Claim, Outcome, Task
+from dtq.scripts import Argument
+from dtq.states import Status
+from dtq.submission import Submission
+
+
+def submit_item(task_id: str, submission: Submission) -> tuple[Argument, ...]:
+    """Return a row of `task_submit`."""
+    key, ttl_s, due_ms = submission.idempotency_key, submission.ttl_seconds, submission.run_at_ms
+    return (
+        task_id,
+        submission.queue,
+        submission.task_type,
+        submission.priority,
+        "" if submission.max_attempts is None else submission.max_attempts,
+        "" if submission.timeout_ms is None else submission.timeout_ms,
+        "" if due_ms is None else due_ms,
+        submission.delay_ms,
+        "" if key is None else idempotency_scope(submission.queue, key),
+        "" if key is None else submission.fingerprint,
+        "" if ttl_s is None else max(1, round(ttl_s * 1000)),
+        submission.extra_json,
+        submission.payload_json,
+    )
+
+
+def accepted_task(task_id: str, submission: Submission, created_us: int) -> Task:
+    """Return the task that a submission has just become, without asking Redis for it."""
+    created_at = created_us / 1e6
+    due_at = (
+        submission.run_at_ms / 1000 if submission.run_at_ms is not None else created_at + submission.delay_ms / 1000
+    )
+    return Task(
+        task_id=task_id,
+        task_type=submission.task_type,
+        queue=submission.queue,
+        status=Status.PENDING if due_at > created_at else Status.QUEUED,
+        priority=submission.priority,
+        seq=1,
+        attempt=0,
+        failures=0,
+        crashes=0,
+        max_attempts=submission.max_attempts,
+        timeout_ms=submission.timeout_ms,
+        created_at=created_at,
+        available_at=max(created_at, due_at),
+        started_at=None,
+        finished_at=None,
+        worker_id=None,
+        cancel_requested=False,
+        error=None,
+        result_state="none",
+        payload=submission.payload,
+        metadata=submission.metadata,
+        tags=submission.tags,
+        idempotency_key=submission.idempotency_key,
+    )
+
+
+def claim_from_reply(raw: list[Any]) -> Claim:
+    """Read a claim as `task_claim` returns it."""
+    (
+        task_id, seq, attempt, task_type, queue, priority, max_attempts, timeout, failures, suspect, unknown, payload,
+        extra, available,
+    ) = raw  # fmt: skip
+    return Claim(
+        task_id=task_id.decode(),
+        seq=seq,
+        attempt=attempt,
+        task_type=task_type.decode("utf-8", "replace"),
+        queue=queue.decode(),
+        priority=int(priority),
+        max_attempts=int(max_attempts) if max_attempts else None,
+        timeout_ms=int(timeout) if timeout else None,
+        failures=int(failures),
+        suspect=int(suspect),
+        unknown_since=int(unknown) / 1000 if unknown else None,
+        payload=payload,
+        extra=extra,
+        available_at=int(available) / 1000,
+    )
+
+
+def commit_item(outcome: Outcome) -> tuple[Argument, ...]:
+    """Return a row of `task_commit`."""
+    claim, result_state = outcome.claim, ""
+    if outcome.result_too_large:
+        result_state = "too_large"
+    elif outcome.result is not None:
+        result_state = "stored"
+    return (
+        claim.task_id,
+        claim.seq,
+        outcome.kind,
+        outcome.result or b"",
+        result_state,
+        outcome.delay_ms,
+        outcome.reason,
+        _error(outcome),
+        _history(outcome),
+        outcome.duration_ms,
+        "" if outcome.max_attempts is None else outcome.max_attempts,
+    )
+
+
+def _error(outcome: Outcome) -> str:
+    if outcome.error is None:
+        return ""
+    return model.dumps({"class": outcome.error.error_class, "message": outcome.error.message})
+
+
+def _history(outcome: Outcome) -> str:
+    """Return the members of the history entry that this side knows, without braces: the script adds the others."""
+    if outcome.kind == "succeed":
+        return ""
+    entry: dict[str, Any] = {"o": outcome.disposition.value, "d": outcome.duration_ms}
+    if outcome.error is not None:
+        entry |= {"c": outcome.error.error_class, "m": outcome.error.message, "t": outcome.error.traceback}
+    if outcome.kind == "retry":
+        entry["r"] = outcome.delay_ms
+    return model.dumps(entry)[1:-1]

@@ -1,0 +1,25 @@
+--[[ Tickets: an entry in a band that stands for one task. The hash names its entry, so a second ticket of a task, a
+forged one and one whose task has moved on are told from the real one without looking further. ]]
+
+local function add_ticket(task_id, queue, band, seq, attempt)
+  return redis.call('XADD', key.stream(queue, band), '*', 'id', task_id, 'seq', seq, 'attempt', attempt)
+end
+
+local function remove_ticket(queue, band, entry)
+  local stream = key.stream(queue, band)
+  redis.call('XACK', stream, WORKER_GROUP, entry)
+  redis.call('XDEL', stream, entry)
+end
+
+local function ticket_task(fields)
+  for at = 1, #fields, 2 do
+    if fields[at] == 'id' then return fields[at + 1] end
+  end
+  return nil
+end
+
+local function park(queue, band, entry)
+  --[[ Keeps its place in front of what was never claimed: claims take the parked entries of a band first. ]]
+  redis.call('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED, 0, entry, 'JUSTID')
+  redis.call('SADD', key.parked(queue), band)
+end

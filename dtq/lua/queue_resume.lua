@@ -1,0 +1,12 @@
+--[[ queue_resume: the queue is claimed again, and a worker is woken for it
+Returns 1 resumed, 0 it was not paused: the answer of a repeat, for which nothing is left to do.
+Events: QUEUE_RESUMED.
+]]
+--@include clock journal wake
+--@args queue record
+
+if redis.call('DEL', key.paused(queue)) == 0 then return 0 end
+wake(queue)
+event('QUEUE_RESUMED', '', queue, '', '0', '', record)
+write_journal()
+return 1

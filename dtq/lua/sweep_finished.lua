@@ -1,0 +1,22 @@
+--[[ sweep_finished: removes ended tasks whose retention is over, or that are more than may be kept, oldest end first:
+record, payload, history, result and index entry go together.
+Returns the number removed; a repeat finds the rest.
+]]
+--@include clock index
+--@args limit
+
+local members = redis.call('ZRANGEBYSCORE', key.finished(), '-inf', text(now_ms - RETENTION_MS), 'LIMIT', 0, limit)
+local excess = redis.call('ZCARD', key.finished()) - MAX_TASKS_KEPT
+if #members < tonumber(limit) and excess > #members then
+  members = redis.call('ZRANGE', key.finished(), 0, math.min(excess, tonumber(limit)) - 1)
+end
+for _, member in ipairs(members) do
+  local id, status, queue = string.match(member, '^(%S+) (%S+) (%S+)$')
+  drop(key.finished(), member)
+  if id then
+    drop(key.index(queue, status), id)
+    redis.call('DEL', key.task(id), key.payload(id), key.attempts(id), key.result(id))
+  end
+end
+write_index()
+return #members

@@ -1,0 +1,33 @@
+--[[ task_cancel: pending | queued | retrying -> cancelled; running: only asked for, its worker hears of it
+Returns {'CANCELLED'} {'REQUESTED'} {'FINISHED', status} {'UNKNOWN'} {'NEWER'}; a repeat of operation_id gets the first
+answer.
+Events: TASK_CANCELLED.
+]]
+--@include clock journal index wake ticket finish
+--@args id operation_id reason
+
+local record = key.task(id)
+local v, status, queue, band, entry, created, task_type, attempt, idem, operation, worker = unpack(redis.call('HMGET',
+  record, 'v', 'status', 'queue', 'priority', 'entry', 'created', 'type', 'attempt', 'idem', 'operation', 'worker'))
+if not status then return { 'UNKNOWN' } end
+if tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } end
+if operation == operation_id then return { status == 'cancelled' and 'CANCELLED' or 'REQUESTED' } end
+if status == 'running' then
+  redis.call('HSET', record, 'cancel', '1', 'operation', operation_id)
+  if reason ~= '' then redis.call('HSET', record, 'reason', reason) end
+  return { 'REQUESTED' }
+end
+if status == 'queued' then
+  remove_ticket(queue, band, entry)
+elseif status == 'pending' or status == 'retrying' then
+  redis.call('ZREM', key.schedule(), id)
+else
+  return { 'FINISHED', status }
+end
+redis.call('HSET', record, 'status', 'cancelled', 'finished', text(now_ms), 'operation', operation_id)
+if reason ~= '' then redis.call('HSET', record, 'reason', reason) end
+finish({ id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt, idem = idem,
+  worker = worker }, 'cancelled', reason)
+write_index()
+write_journal()
+return { 'CANCELLED' }

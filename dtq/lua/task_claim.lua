@@ -1,0 +1,161 @@
+--[[ task_claim: queued -> running, up to `limit` tasks in strict order: the queues as given, bands 9 to 0, parked
+entries of a band before those that were never claimed, else first in, first out.
+A suspect (its worker died) comes alone. Tickets that stand for nothing are removed, expired tasks expire, a record that
+cannot be read becomes a dead letter, one of a newer schema is set aside for a newer worker.
+Whoever leaves work behind rings for the next worker. Reads without BLOCK, so no band is read before its turn.
+Returns {claims, more, absorbed, newer}; a claim is {id, seq, attempt, type, queue, priority, max_attempts, timeout,
+failures, suspect, unknown_since, payload, extra, available or created/1000}
+Not repeatable: after a lost reply `task_settle` gives back what was taken.
+Events: TASK_STARTED, TASK_EXPIRED, TASK_DUPLICATE_ABSORBED, TASK_DEAD_LETTERED.
+]]
+--@include clock journal index wake ticket finish dead
+--@args worker limit
+--@items queue
+
+local claims, absorbed, newer, left, alone = {}, 0, 0, tonumber(limit), false
+local policies = {}
+
+local function policy(task_type)
+  --[[ What this worker's handlers ask for where the submission did not say: max_attempts and timeout. ]]
+  local found = policies[task_type]
+  if found == nil then
+    found = redis.call('HGET', key.worker(worker), 'policy:' .. task_type) or ''
+    policies[task_type] = found
+  end
+  return string.match(found, '^(%d+) (%d+)$')
+end
+
+local function absorb(queue, band, entry, id, task_type)
+  remove_ticket(queue, band, entry)
+  absorbed = absorbed + 1
+  event('TASK_DUPLICATE_ABSORBED', id or '', queue, task_type or '', '0', worker)
+  count(queue, task_type or '_unknown', 'absorbed')
+end
+
+local function take(queue, band, entry, fields)
+  --[[ Settles one ticket that this consumer now owns. Returns false when the claim must stop before it. ]]
+  local id = ticket_task(fields)
+  if not id then absorb(queue, band, entry) return true end
+  local record = key.task(id)
+  local v, status, own_entry, seq, attempt, task_type, max_attempts, timeout, failures, suspect, expires, unknown,
+    created, available, extra, cancel, idem, priority = unpack(redis.call('HMGET', record, 'v', 'status', 'entry',
+    'seq', 'attempt', 'type', 'max_attempts', 'timeout', 'failures', 'suspect', 'expires', 'unknown', 'created',
+    'available', 'extra', 'cancel', 'idem', 'priority'))
+  if not status or own_entry ~= entry then absorb(queue, band, entry, id, task_type) return true end
+  if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then
+    redis.call('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED .. '-v' .. v, 0, entry, 'JUSTID')
+    newer = newer + 1
+    return true
+  end
+  if status ~= 'queued' then absorb(queue, band, entry, id, task_type) return true end
+  local task = { id = id, queue = queue, type = task_type or '_unknown', status = status, created = created or '0',
+    attempt = attempt, worker = worker, idem = idem }
+  local payload = redis.call('GET', key.payload(id))
+  if not (tonumber(v) and seq and task_type and created and payload) then
+    remove_ticket(queue, band, entry)
+    bury(task, 'undecodable')
+    return true
+  end
+  if expires and now_ms >= tonumber(expires) then
+    remove_ticket(queue, band, entry)
+    redis.call('HSET', record, 'status', 'expired', 'finished', text(now_ms))
+    finish(task, 'expired')
+    return true
+  end
+  if suspect and #claims > 0 then
+    park(queue, band, entry)
+    return false
+  end
+  seq, attempt = seq + 1, (attempt or 0) + 1
+  local own_attempts, own_timeout = policy(task_type)
+  max_attempts, timeout = max_attempts or own_attempts, timeout or own_timeout
+  if own_attempts then
+    redis.call('HSET', record, 'status', 'running', 'seq', seq, 'attempt', attempt, 'worker', worker,
+      'started', text(now_ms), 'max_attempts', max_attempts, 'timeout', timeout)
+  else
+    redis.call('HSET', record, 'status', 'running', 'seq', seq, 'attempt', attempt, 'worker', worker,
+      'started', text(now_ms))
+  end
+  if suspect then redis.call('HDEL', record, 'alone') alone = true end
+  move(id, queue, 'queued', 'running', created)
+  event('TASK_STARTED', id, queue, task_type, attempt, worker)
+  count(queue, task_type, 'started')
+  claims[#claims + 1] = { id, seq, attempt, task_type, queue, priority, max_attempts or '', timeout or '',
+    failures or '0', suspect or '0', unknown or '', payload, extra or '', available or text(created / 1000) }
+  left = left - 1
+  return not suspect
+end
+
+local function take_parked(queue, band)
+  --[[ Returns false when the claim must stop. ]]
+  local stream = key.stream(queue, band)
+  while left > 0 do
+    local waiting = redis.pcall('XPENDING', stream, WORKER_GROUP, '-', '+', left, PARKED)
+    if waiting.err or #waiting == 0 then
+      redis.call('SREM', key.parked(queue), band)
+      return true
+    end
+    for _, pending in ipairs(waiting) do
+      local entry = redis.call('XCLAIM', stream, WORKER_GROUP, worker, 0, pending[1])[1]
+      if not entry then  -- deleted under us: Redis 6.2 answers nil and keeps it pending, 7 drops it
+        redis.call('XACK', stream, WORKER_GROUP, pending[1])
+        absorbed = absorbed + 1
+      elseif not take(queue, band, entry[1], entry[2]) then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+local function read_new(queue, band)
+  local stream = key.stream(queue, band)
+  while left > 0 and redis.call('XLEN', stream) > 0 do
+    local reply = redis.pcall('XREADGROUP', 'GROUP', WORKER_GROUP, worker, 'COUNT', left, 'STREAMS', stream, '>')
+    if reply and reply.err then
+      if not string.find(tostring(reply.err), 'NOGROUP', 1, true) then return false end
+      redis.call('XGROUP', 'CREATE', stream, WORKER_GROUP, '0')  -- a new stream, or one after a FLUSHALL or XGROUP DESTROY
+      reply = redis.call('XREADGROUP', 'GROUP', WORKER_GROUP, worker, 'COUNT', left, 'STREAMS', stream, '>')
+    end
+    if not reply or not reply[1] then return true end
+    local entries, wanted, going_on = reply[1][2], left, true
+    for _, entry in ipairs(entries) do
+      if going_on then
+        going_on = take(queue, band, entry[1], entry[2])
+      else  -- read before the stop was known: it keeps its place
+        park(queue, band, entry[1])
+      end
+    end
+    if not going_on then return false end
+    if #entries < wanted then return true end
+  end
+  return true
+end
+
+local function walk(queue)
+  --[[ Returns false when the claim must stop. ]]
+  if redis.call('EXISTS', key.paused(queue)) == 1 then return true end
+  local has_parked = {}
+  for _, band in ipairs(redis.call('SMEMBERS', key.parked(queue))) do has_parked[tonumber(band)] = true end
+  for band = 9, 0, -1 do
+    if left <= 0 then return false end
+    if has_parked[band] and not take_parked(queue, band) then return false end
+    if left > 0 and not read_new(queue, band) then return false end
+  end
+  return true
+end
+
+for at = ITEMS, #ARGV, ITEM do
+  if not walk(ARGV[at]) then break end
+end
+write_index()
+local more = 0
+for at = ITEMS, #ARGV, ITEM do
+  local queue = ARGV[at]
+  if redis.call('ZCARD', key.index(queue, 'queued')) > 0 and redis.call('EXISTS', key.paused(queue)) == 0 then
+    more = 1
+    wake(queue)
+  end
+end
+write_journal()
+return { claims, more, absorbed, newer }

@@ -1,0 +1,121 @@
+--[[ task_commit: running -> succeeded | retrying | pending | dead_lettered | failed | cancelled: the outcomes of many
+claims, each fenced by the seq that its claim was given. The fence is also the operation id: a claim has one outcome.
+kind: succeed, retry, dead, snooze, unknown (a type that this worker does not know), cancelled
+A recorded cancellation wins over every outcome. Frees first: at maxmemory a script may write once it has freed.
+Returns one status an item, '' where the lease was lost and nothing was written; a repeat gets the first answer.
+Events: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, TASK_CANCELLED, TASK_QUEUED (snooze).
+]]
+--@include clock journal index wake ticket finish dead history
+--@args worker
+--@items id claimed_seq kind result result_state delay_ms reason error history duration max_attempts
+
+local FIELDS = { 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem',
+  'failures', 'started', 'error', 'unknown' }
+local tasks, tickets, replies = {}, {}, {}
+
+-- guards, and what frees memory: the tickets of a band go together
+for at = ITEMS, #ARGV, ITEM do
+  --@item at
+  local status, seq, queue, band, entry, attempt, created, task_type, cancel, idem, failures, started, old_error,
+    unknown = unpack(redis.call('HMGET', key.task(id), unpack(FIELDS)))
+  if status == 'running' and seq == claimed_seq then
+    tasks[at] = { id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
+      worker = worker, idem = idem, cancel = cancel, failures = tonumber(failures or 0), started = started,
+      had_error = old_error, unknown = unknown }
+    local stream = key.stream(queue, band)
+    local list = tickets[stream]
+    if not list then list = {} tickets[stream] = list end
+    if entry then list[#list + 1] = entry end
+    replies[#replies + 1] = 'open'
+  elseif status and seq == claimed_seq then
+    replies[#replies + 1] = status  -- this very claim's outcome is recorded: its reply was lost
+  else
+    replies[#replies + 1] = ''
+  end
+end
+for stream, entries in pairs(tickets) do
+  if #entries > 0 then
+    redis.call('XACK', stream, WORKER_GROUP, unpack(entries))
+    redis.call('XDEL', stream, unpack(entries))
+  end
+end
+
+local function later(task, status, delay_ms, ...)
+  local due = text(now_ms + delay_ms)
+  redis.call('HSET', key.task(task.id), 'status', status, 'available', due, ...)
+  redis.call('HDEL', key.task(task.id), 'worker', 'entry', 'alone', 'progress')
+  schedule(task.id, due)
+  move(task.id, task.queue, 'running', status, task.created)
+  return status
+end
+
+local function succeed(task, result, result_state, duration)
+  local record = key.task(task.id)
+  if result_state == '' then
+    redis.call('HSET', record, 'status', 'succeeded', 'finished', text(now_ms), 'duration', duration)
+  else
+    redis.call('HSET', record, 'status', 'succeeded', 'finished', text(now_ms), 'duration', duration, 'result',
+      result_state)
+  end
+  if task.had_error then redis.call('HDEL', record, 'error') end
+  if result_state == 'stored' then redis.call('SET', key.result(task.id), result, 'PX', RESULT_KEEP_MS) end
+  finish(task, 'succeeded')
+  return 'succeeded'
+end
+
+local function cancelled(task, duration)
+  remember(task.id, task.attempt, worker, task.started, '"o":"cancelled","d":' .. duration)
+  redis.call('HSET', key.task(task.id), 'status', 'cancelled', 'finished', text(now_ms))
+  finish(task, 'cancelled')
+  return 'cancelled'
+end
+
+local function fail(task, error, history)
+  redis.call('HSET', key.task(task.id), 'failures', task.failures + 1, 'error', error)
+  remember(task.id, task.attempt, worker, task.started, history)
+  task.error = error
+end
+
+local function put_off_unknown(task)
+  --[[ Workers that know the type may be on their way; after the grace nobody is expected any more. ]]
+  local since = tonumber(task.unknown or now_ms)
+  if now_ms - since >= UNKNOWN_GRACE_MS then return nil end
+  event('TASK_QUEUED', task.id, task.queue, task.type, task.attempt, worker, 'unknown type, put off')
+  count(task.queue, task.type, 'unknown')
+  return later(task, 'pending', 1000, 'unknown', text(since), 'attempt', task.attempt - 1)
+end
+
+local position = 0
+for at = ITEMS, #ARGV, ITEM do
+  position = position + 1
+  local task = tasks[at]
+  if task and replies[position] == 'open' then
+    --@item at
+    local reply
+    if max_attempts ~= '' then redis.call('HSET', key.task(id), 'max_attempts', max_attempts) end
+    if task.cancel == '1' or kind == 'cancelled' then
+      reply = cancelled(task, duration)
+    elseif kind == 'succeed' then
+      reply = succeed(task, result, result_state, duration)
+    elseif kind == 'snooze' then
+      event('TASK_QUEUED', id, task.queue, task.type, task.attempt, worker, 'snoozed')
+      count(task.queue, task.type, 'snoozed')
+      reply = later(task, 'pending', tonumber(delay_ms), 'attempt', task.attempt - 1)
+    elseif kind == 'retry' then
+      fail(task, error, history)
+      event('TASK_RETRY_SCHEDULED', id, task.queue, task.type, task.attempt, worker, delay_ms)
+      count(task.queue, task.type, 'retried')
+      reply = later(task, 'retrying', tonumber(delay_ms))
+    else
+      if kind == 'unknown' then reply = put_off_unknown(task) end
+      if not reply then
+        fail(task, error, history)
+        reply = bury(task, reason)
+      end
+    end
+    replies[position] = reply
+  end
+end
+write_index()
+write_journal()
+return replies

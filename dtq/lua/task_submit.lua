@@ -1,0 +1,117 @@
+--[[ task_submit: nothing -> queued | pending, for many submissions, each by itself
+Order of each: sent again? idempotency record, admission (queues, depth, schedule), write. The id was chosen before, so
+a script that is sent twice makes one task.
+Returns one reply an item: {'NEW', created_us} {'AGAIN', created_us} {'REPLAY', task_id} {'BUSY', task_id}
+{'REUSED', task_id} {'QUEUE_FULL', depth} {'SCHEDULE_FULL', size} {'TOO_MANY_QUEUES', number}
+Events: TASK_QUEUED for what waits in a stream.
+]]
+--@include clock journal index wake ticket states
+--@args
+--@items id queue task_type priority max_attempts timeout due_ms delay_ms idem fingerprint ttl_ms extra payload
+
+local depths, known, used, replies = {}, {}, {}, {}
+
+local function depth_of(queue)
+  if not depths[queue] then
+    depths[queue] = redis.call('ZCARD', key.index(queue, 'queued')) + redis.call('ZCARD', key.index(queue, 'running'))
+  end
+  return depths[queue]
+end
+
+local function delayed()
+  --[[ Exact without a counter of its own: retries stand in the schedule too but do not count against the limit. ]]
+  local size = redis.call('ZCARD', key.schedule())
+  if size < MAX_SCHEDULED then return size end
+  size = 0
+  for _, queue in ipairs(redis.call('ZRANGE', key.queues(), 0, -1)) do
+    size = size + redis.call('ZCARD', key.index(queue, 'pending'))
+  end
+  return size
+end
+
+local function is_new_queue(queue)
+  if known[queue] == nil then known[queue] = redis.call('ZSCORE', key.queues(), queue) and true or false end
+  return not known[queue]
+end
+
+local function refusal(id, queue, idem, fingerprint, waits)
+  local created = redis.call('HGET', key.task(id), 'created')
+  if created then return { 'AGAIN', created } end
+  if idem ~= '' then
+    local record = redis.call('HMGET', key.idempotency(idem), 'task', 'fingerprint')
+    if record[1] then
+      local status = redis.call('HGET', key.task(record[1]), 'status')
+      if status then
+        if record[2] ~= fingerprint then return { 'REUSED', record[1] } end
+        if TERMINAL[status] then return { 'REPLAY', record[1] } end
+        return { 'BUSY', record[1] }
+      end
+    end
+  end
+  if is_new_queue(queue) then
+    local queues = redis.call('ZCARD', key.queues())
+    for name in pairs(used) do if known[name] == false then queues = queues + 1 end end
+    if not used[queue] and queues >= MAX_QUEUES then return { 'TOO_MANY_QUEUES', queues } end
+  end
+  if waits then
+    local size = delayed()
+    if size >= MAX_SCHEDULED then return { 'SCHEDULE_FULL', size } end
+  elseif depth_of(queue) >= MAX_QUEUE_DEPTH then
+    return { 'QUEUE_FULL', depth_of(queue) }
+  end
+  return nil
+end
+
+for at = ITEMS, #ARGV, ITEM do
+  --@item at
+  local due = tonumber(due_ms) or (now_ms + (tonumber(delay_ms) or 0))
+  local waits = due > now_ms
+  local reply = refusal(id, queue, idem, fingerprint, waits)
+  if not reply then
+    local created, status = text(now_us), waits and 'pending' or 'queued'
+    local fields = { 'v', SCHEMA_VERSION, 'status', status, 'type', task_type, 'queue', queue, 'priority', priority,
+      'seq', 1, 'created', created }
+    local function set(name, value)
+      if value ~= '' then
+        fields[#fields + 1] = name
+        fields[#fields + 1] = value
+      end
+    end
+    if waits then
+      set('available', text(due))
+      schedule(id, text(due))
+    else
+      set('entry', add_ticket(id, queue, priority, 1, 1))
+      depths[queue] = depths[queue] + 1
+      wake(queue)
+      event('TASK_QUEUED', id, queue, task_type, '0', '')
+    end
+    set('max_attempts', max_attempts)
+    set('timeout', timeout)
+    set('extra', extra)
+    if ttl_ms ~= '' then
+      set('ttl', ttl_ms)
+      set('expires', text(now_ms + tonumber(ttl_ms)))
+    end
+    if idem ~= '' then
+      set('idem', idem)
+      set('fingerprint', fingerprint)
+      local record = key.idempotency(idem)
+      redis.call('HSET', record, 'v', SCHEMA_VERSION, 'task', id, 'state', 'active', 'fingerprint', fingerprint)
+      redis.call('PERSIST', record)
+    end
+    redis.call('HSET', key.task(id), unpack(fields))
+    redis.call('SET', key.payload(id), payload)
+    move(id, queue, nil, status, created)
+    count(queue, task_type, 'submitted')
+    used[queue] = true
+    put(key.queues(), text(now_ms), queue)
+    -- index entries are written at once when the schedule is counted from them
+    if waits then write_index() entering, leaving = {}, {} end
+    reply = { 'NEW', created }
+  end
+  replies[#replies + 1] = reply
+end
+write_index()
+write_journal()
+return replies

@@ -1,0 +1,294 @@
+"""The engine's reads: one task, lists, counts, queues, workers. Nothing here changes anything.
+
+Lists come from the indexes that the scripts keep, newest created first by Redis's clock; a page costs the same at a
+thousand tasks and at a million. A filter without an index (task type, tag) looks at a bounded number of records and
+says how far it has looked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dtq.errors import InvalidTask, NewerSchema, TaskNotFound, Undecodable
+from dtq.keys import Keys
+from dtq.limits import script_limits
+from dtq.model import HandlerPolicy, Task, WorkerInfo, task_from_redis
+from dtq.redisio import Server
+from dtq.scripts import Scripts
+from dtq.settings import Settings
+from dtq.states import BANDS, Status
+
+MAX_PAGE = 200
+QUEUES_A_SCRIPT = 50
+MOST_LOOKED_AT = 2_000
+"""How many records a filter without an index looks at for one page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks a list shows; None means any."""
+
+    queue: str | None = None
+    status: Status | None = None
+    task_type: str | None = None
+    tag: str | None = None
+    created_after: float | None = None
+    """Seconds since the epoch, exclusive."""
+    created_before: float | None = None
+
+    def accepts(self, task: Task) -> bool:
+        """Whether the record fits what no index can tell."""
+        return (
+            (self.task_type is None or task.task_type == self.task_type)
+            and (self.tag is None or self.tag in task.tags)
+            and (self.status is None or task.status is self.status)
+            and (self.queue is None or task.queue == self.queue)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a list."""
+
+    tasks: Sequence[Task]
+    next_cursor: str | None
+    """Where the next page begins; None at the end of the list."""
+    looked_at: int
+    """How many records were read for this page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """A queue at one moment. Every count is exact."""
+
+    queue: str
+    counts: Mapping[Status, int]
+    depth: int
+    """Entries in its ten streams, waiting or claimed."""
+    waiting_by_priority: Mapping[int, int]
+    oldest_waiting_by_priority_s: Mapping[int, float | None]
+    """How long the longest waiting task of each band has waited since its creation, seconds."""
+    paused: Mapping[str, Any] | None
+    """Who paused it, when and why; None when it is not paused."""
+
+    @property
+    def oldest_waiting_s(self) -> float | None:
+        """How long the longest waiting task has waited, seconds; None when none waits."""
+        return max((age for age in self.oldest_waiting_by_priority_s.values() if age is not None), default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the queue as an answer shows it."""
+        return {
+            "queue": self.queue,
+            "paused": self.paused is not None,
+            "pause": self.paused,
+            "depth": self.depth,
+            "counts": {status.value: number for status, number in self.counts.items()},
+            "waiting_by_priority": {str(band): number for band, number in self.waiting_by_priority.items()},
+            "oldest_waiting_seconds": self.oldest_waiting_s,
+            "oldest_waiting_seconds_by_priority": {
+                str(band): age for band, age in self.oldest_waiting_by_priority_s.items()
+            },
+        }
+
+
+class Queries:
+    """Reads of one namespace. Safe to use from any thread. Every method raises RedisUnavailable when Redis is away."""
+
+    def __init__(self, server: Server, settings: Settings) -> None:
+        self._server = server
+        self._keys = Keys(settings.namespace)
+        self._scripts = Scripts(server, self._keys, script_limits(settings))
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def task(self, task_id: str) -> Task:
+        """Return a task with payload, result and history. Raises TaskNotFound, NewerSchema, Undecodable."""
+        keys = self._keys
+        record, payload, result, attempts = self._server.pipeline(
+            [
+                ("HGETALL", keys.task(task_id)),
+                ("GET", keys.payload(task_id)),
+                ("GET", keys.result(task_id)),
+                ("LRANGE", keys.attempts(task_id), 0, -1),
+            ]
+        )
+        if not record:
+            raise TaskNotFound(f"there is no task {task_id}: it never existed, or its retention ended", task_id=task_id)
+        return task_from_redis(task_id, _fields(record), payload=payload, result=result, attempts=attempts)
+
+    def status(self, task_id: str) -> Status:
+        """Return a task's status alone. Raises TaskNotFound."""
+        status = self._server.call("HGET", self._keys.task(task_id), "status")
+        if status is None:
+            raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
+        return Status(status.decode())
+
+    def tasks(self, wanted: TaskFilter, limit: int = 50, cursor: str | None = None) -> Page:
+        """Return a page of tasks without their large parts.
+
+        limit: 1 to 200. cursor: `next_cursor` of the page before. A page may be short, even empty, and still have a
+        cursor: then MOST_LOOKED_AT records were looked at.
+        Raises InvalidTask for a cursor that is none.
+        """
+        limit = min(max(limit, 1), MAX_PAGE)
+        place = _place(cursor)
+        if cursor is None and wanted.created_before is not None:
+            place = (str(round(wanted.created_before * 1e6)), "0")
+        indexes = self._indexes(wanted)
+        tasks: list[Task] = []
+        looked_at = 0
+        while indexes and looked_at < MOST_LOOKED_AT:
+            ids = self._ids(indexes, place, limit, wanted.created_after)
+            for score, task in self._records(ids):
+                looked_at += 1
+                place = score
+                if task is not None and wanted.accepts(task):
+                    tasks.append(task)
+                    if len(tasks) == limit:
+                        return Page(tasks=tasks, next_cursor=_cursor(place), looked_at=looked_at)
+            if len(ids) < limit:
+                return Page(tasks=tasks, next_cursor=None, looked_at=looked_at)
+        return Page(tasks=tasks, next_cursor=_cursor(place) if indexes else None, looked_at=looked_at)
+
+    def _indexes(self, wanted: TaskFilter) -> list[tuple[str, str]]:
+        queues = [wanted.queue] if wanted.queue is not None else self.queue_names()
+        statuses = [wanted.status] if wanted.status is not None else list(Status)
+        return [(queue, status.value) for queue in queues for status in statuses]
+
+    def _ids(
+        self, indexes: Sequence[tuple[str, str]], place: tuple[str, str], limit: int, after: float | None
+    ) -> list[tuple[tuple[str, str], str]]:
+        lowest = 0 if after is None else round(after * 1e6) + 1
+        found = self._scripts.run(
+            "list_tasks", items=indexes, score=place[0], last_id=place[1], limit=limit, lowest=lowest
+        )
+        return [
+            ((score.decode(), task_id.decode()), task_id.decode())
+            for score, task_id in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    def _records(self, ids: Sequence[tuple[tuple[str, str], str]]) -> Iterator[tuple[tuple[str, str], Task | None]]:
+        records = self._server.pipeline([("HGETALL", self._keys.task(task_id)) for _, task_id in ids])
+        for (place, task_id), record in zip(ids, records, strict=True):
+            try:
+                yield place, task_from_redis(task_id, _fields(record)) if record else None
+            except (NewerSchema, Undecodable):
+                yield place, None
+
+    # --- queues -------------------------------------------------------------------------------------------------------
+
+    def queue_names(self) -> list[str]:
+        """Return the names of all queues that hold tasks or were used within a day, sorted."""
+        return sorted(name.decode() for name in self._server.call("ZRANGE", self._keys.queues(), 0, -1))
+
+    def counts(self, queue: str) -> Mapping[Status, int]:
+        """Return how many tasks of a queue are in each status, exactly."""
+        numbers = self._server.pipeline([("ZCARD", self._keys.index(queue, status)) for status in Status])
+        return dict(zip(Status, numbers, strict=True))
+
+    def queue(self, name: str) -> QueueInfo:
+        """Return one queue; one that was never used is empty."""
+        return self._queue_infos([name])[0]
+
+    def queues(self) -> list[QueueInfo]:
+        """Return every queue, by name."""
+        return self._queue_infos(self.queue_names())
+
+    def _queue_infos(self, names: Sequence[str]) -> list[QueueInfo]:
+        clock = self._server.call("TIME")
+        now = int(clock[0]) + int(clock[1]) / 1e6
+        infos: list[QueueInfo] = []
+        for start in range(0, len(names), QUEUES_A_SCRIPT):
+            chunk = names[start : start + QUEUES_A_SCRIPT]
+            rows = self._scripts.run("queue_info", items=[(name,) for name in chunk], statuses=",".join(Status))
+            infos += [_queue_info(name, row, now) for name, row in zip(chunk, rows, strict=True)]
+        return infos
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerInfo]:
+        """Return every worker whose record is alive, by id."""
+        names = sorted(name.decode() for name in self._server.call("ZRANGE", self._keys.workers(), 0, -1))
+        records = self._server.pipeline([("HGETALL", self._keys.worker(name)) for name in names])
+        infos = (_worker(name, _fields(record)) for name, record in zip(names, records, strict=True) if record)
+        return [info for info in infos if info is not None]
+
+    def handlers(self) -> Mapping[str, HandlerPolicy]:
+        """Return what the live workers publish of their handlers, by task type."""
+        names = self._server.call("ZRANGE", self._keys.workers(), 0, -1)
+        texts = self._server.pipeline([("HGET", self._keys.worker(name.decode()), "handlers") for name in names])
+        found: dict[str, HandlerPolicy] = {}
+        for text in texts:
+            for task_type, policy in json.loads(text or b"{}").items():
+                found[task_type] = HandlerPolicy(policy["max_attempts"], policy["timeout_ms"], policy["schema"])
+        return found
+
+    def leader(self) -> str | None:
+        """Return the id of the worker that leads, or None."""
+        leader = self._server.call("GET", self._keys.scheduler_lock())
+        return leader.decode() if leader else None
+
+    def script_works(self) -> bool:
+        """Run a script that reads, as a health check: a PING alone is answered where scripts are not."""
+        self._scripts.run("list_tasks", score="", last_id="", limit=1, lowest=0)
+        return True
+
+
+def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _place(cursor: str | None) -> tuple[str, str]:
+    if cursor is None:
+        return "", ""
+    score, _, task_id = cursor.partition("-")
+    if not score.isascii() or not score.isdigit() or not task_id.isalnum() or len(cursor) > 64:
+        message = "not a cursor; use next_cursor of the page before, unchanged"
+        raise InvalidTask(f"cursor: {message}", errors=[{"pointer": "/cursor", "message": message}])
+    return score, task_id
+
+
+def _cursor(place: tuple[str, str]) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _queue_info(name: str, row: Sequence[Any], now: float) -> QueueInfo:
+    counts, lengths, claimed, oldest, paused = row
+    waiting_s = {band: round(max(0.0, now - int(oldest[band]) / 1e6), 3) if oldest[band] else None for band in BANDS}
+    return QueueInfo(
+        queue=name,
+        counts=dict(zip(Status, counts, strict=True)),
+        depth=sum(lengths),
+        waiting_by_priority={band: lengths[band] - claimed[band] for band in BANDS},
+        oldest_waiting_by_priority_s=waiting_s,
+        paused=json.loads(paused) if paused else None,
+    )
+
+
+def _worker(name: str, record: Mapping[bytes, bytes]) -> WorkerInfo | None:
+    text = {field.decode(): value.decode("utf-8", "replace") for field, value in record.items()}
+    try:
+        status = json.loads(text["status"])
+        state: Literal["running", "quiet", "draining"] = status["state"]
+        return WorkerInfo(
+            worker_id=name,
+            queues=tuple(text["queues"].split(",")),
+            concurrency=int(text["concurrency"]),
+            lease_s=int(text["lease"]) / 1000,
+            started_at=int(text["started"]) / 1000,
+            heartbeat_at=int(text["heartbeat"]) / 1000,
+            state=state,
+            running=status["running"],
+            held=status["held"],
+            task_types=tuple(sorted(json.loads(text["handlers"]))),
+            abandoned_threads=status["abandoned_threads"],
+            host=text["host"],
+            pid=int(text["pid"]),
+            version=text["version"],
+        )
+    except (KeyError, ValueError, TypeError):  # half written, or another version's
+        return None

@@ -1,0 +1,87 @@
+"""What the engine and the message queue share of Redis streams: wake streams, and waiting on them.
+
+Workers never block on the bands: a blocked read over ten streams wakes on whichever was first and takes what it woke
+for, p0 before p9. They block on wake streams, whose tokens carry nothing, and then claim by script in strict order.
+NOACK: a token is gone once read, and the consumer's name does not matter, so all waiters share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dtq.keys import GROUP, LEADER_GROUP, Keys
+from dtq.redisio import CommandError, Server
+
+WAKE_MAXLEN = 64
+_TOKENS = 100
+_WAITER = "waiter"
+
+
+def ensure_group(server: Server, stream: str, group: str) -> None:
+    """Make the stream and its group when they are not there. Raises RedisUnavailable, RedisFull."""
+    try:
+        server.call("XGROUP", "CREATE", stream, group, "0", "MKSTREAM")
+    except CommandError as error:
+        if error.prefix != "BUSYGROUP":
+            raise
+
+
+def ring(server: Server, keys: Keys, queue: str) -> None:
+    """Add a token that wakes one idle worker of a queue. Raises RedisUnavailable, RedisFull."""
+    server.call("XADD", keys.wake(queue), "MAXLEN", "~", WAKE_MAXLEN, "*", "t", "")
+
+
+class Bell:
+    """Waits for a token on any of several wake streams, on a connection of its own."""
+
+    def __init__(self, server: Server, streams: Sequence[str], group: str) -> None:
+        """streams: read in this order; a waiter takes all tokens that are there, since its claim rings on."""
+        self._server = server
+        self._streams = tuple(streams)
+        self._group = group
+        self._caller = server.blocking()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block until a token comes, at most `timeout_s` seconds. Returns whether one came.
+
+        Raises Interrupted after `interrupt`, RedisUnavailable.
+        """
+        block_ms = max(1, round(timeout_s * 1000))
+        for attempt in (1, 2):
+            try:
+                reply = self._caller.call(
+                    *("XREADGROUP", "GROUP", self._group, _WAITER, "COUNT", _TOKENS, "BLOCK", block_ms, "NOACK"),
+                    *("STREAMS", *self._streams, *(">" for _ in self._streams)),
+                    block_s=timeout_s,
+                )
+            except CommandError as error:
+                # NOGROUP: a first visit, or a FLUSHALL. UNBLOCKED: a FLUSHALL or DEL under a blocked reader.
+                if attempt == 2 or error.prefix not in ("NOGROUP", "UNBLOCKED"):
+                    raise
+                for stream in self._streams:
+                    ensure_group(self._server, stream, self._group)
+            else:
+                return bool(reply)
+        return False
+
+    def interrupt(self) -> None:
+        """End a wait in progress and refuse the next ones, from any thread."""
+        self._caller.interrupt()
+
+    def close(self) -> None:
+        """Give the connection back for good."""
+        self._caller.close()
+
+
+class Doorbell(Bell):
+    """Rings when there may be work in one of the queues of a worker."""
+
+    def __init__(self, server: Server, keys: Keys, queues: Sequence[str]) -> None:
+        super().__init__(server, [keys.wake(queue) for queue in queues], GROUP)
+
+
+class LeaderBell(Bell):
+    """Rings for the leader when something became due earlier than it knows, or when the lock was given up."""
+
+    def __init__(self, server: Server, keys: Keys) -> None:
+        super().__init__(server, [keys.scheduler_wake()], LEADER_GROUP)

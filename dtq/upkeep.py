@@ -1,0 +1,131 @@
+"""What keeps the engine going without anybody asking: due tasks, ended leases, ended retentions, lost places.
+
+The leader does it on time; any other worker may, and does when something is late. All of it is safe to do twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dtq.keys import Keys
+from dtq.redisio import Server
+from dtq.scripts import Scripts
+from dtq.serverinfo import server_info
+from dtq.states import TERMINAL, Status
+
+IDLE_QUEUE_MS = 86_400_000
+MOST_A_SCRIPT = 100
+_LIVE = tuple(status for status in Status if status not in TERMINAL)
+
+
+class Promotion(NamedTuple):
+    """What became due, and the seconds until the next does (None: nothing is scheduled)."""
+
+    moved: int
+    next_due_s: float | None
+
+
+class Reconciliation(NamedTuple):
+    """What one step of the reconciler did."""
+
+    looked_at: int
+    repaired: int
+    finished_round: bool
+    """Whether every task has been looked at since the round began."""
+
+
+class Upkeep:
+    """Each method does one bounded step and raises RedisUnavailable when Redis is away."""
+
+    def __init__(self, server: Server, keys: Keys, scripts: Scripts) -> None:
+        self._server = server
+        self._keys = keys
+        self._scripts = scripts
+        self._started_at: float | None = None
+        self._round: Iterator[tuple[str, Status]] = iter(())
+        self._place: tuple[str, Status] | None = None
+        self._rank = 0
+
+    def promote(self, limit: int = 100, late_ms: int = 0) -> Promotion:
+        """Move up to `limit` (at most 100) tasks to their streams that are due, or already `late_ms` past it."""
+        moved, due, now = self._scripts.run("task_promote", limit=min(limit, MOST_A_SCRIPT), late_ms=late_ms)
+        return Promotion(moved, max(0.0, (float(due) - float(now)) / 1000) if due else None)
+
+    def reclaim(self, limit: int = 100, late_ms: int = 0) -> int:
+        """Put tasks whose lease ended back to the front of their bands, or among the dead letters.
+
+        The longest lease that a registered worker has published decides. Right after Redis was away, or restarted,
+        nothing is taken: owners could not renew either. Returns how many tasks were taken from their workers.
+        """
+        quiet_ms = self._quiet_ms()
+        left = min(limit, MOST_A_SCRIPT)
+        for queue in self._queues():
+            left -= self._scripts.run("task_reclaim", queue=queue, limit=left, late_ms=late_ms, quiet_ms=quiet_ms)[0]
+            if left <= 0:
+                break
+        return min(limit, MOST_A_SCRIPT) - left
+
+    def sweep(self, limit: int = 200) -> int:
+        """Remove what has outlived its retention: tasks, records of dead workers, forgotten queues.
+
+        Returns the number of tasks removed; when it is `limit`, there may be more.
+        """
+        removed: int = self._scripts.run("sweep_finished", limit=limit)
+        queues = self._queues()
+        for worker_id in self._stale_workers():
+            busy = [self._scripts.run("worker_forget", worker=worker_id, queue=queue) for queue in queues]
+            if not any(busy):  # else its tasks are reclaimed first
+                self._scripts.run("worker_leave", worker=worker_id, gone="1")
+        for queue in self._idle_queues():
+            self._scripts.run("sweep_queue", queue=queue, idle_ms=IDLE_QUEUE_MS)
+        return removed
+
+    def reconcile(self, limit: int = 200) -> Reconciliation:
+        """Look at the next `limit` tasks that have not ended; put back in place what has come apart from its record.
+
+        One object walks round after round; it starts a new one when the last is done.
+        """
+        finished_round = self._place is None and not self._next_place()
+        if finished_round:
+            self._round = iter([(queue, status) for queue in self._queues() for status in _LIVE])
+            if not self._next_place():
+                return Reconciliation(0, 0, True)
+        assert self._place is not None
+        queue, status = self._place
+        looked, repaired, removed = self._scripts.run(
+            "reconcile", queue=queue, status=status.value, start=self._rank, limit=limit
+        )
+        self._rank += looked - repaired - removed
+        if looked < limit:
+            self._place = None
+        return Reconciliation(looked, repaired, finished_round)
+
+    def _next_place(self) -> bool:
+        self._place, self._rank = next(self._round, None), 0
+        return self._place is not None
+
+    def _quiet_ms(self) -> int:
+        """For how long Redis has been well, as far as this process can know, in ms."""
+        now = time.monotonic()
+        if self._started_at is None or (self._server.last_failure or 0) > self._started_at:
+            # The server may have just been started, with leases that look ended because nobody could renew them.
+            uptime_s = float(server_info(self._server, "server").get("uptime_in_seconds", "86400"))
+            self._started_at = max(now - uptime_s, self._server.last_failure or now - 86_400)
+        return round((now - self._started_at) * 1000)
+
+    def _stale_workers(self) -> list[str]:
+        clock, ends = self._server.pipeline([("TIME",), ("ZRANGE", self._keys.workers(), 0, 19, "WITHSCORES")])
+        now_ms = int(clock[0]) * 1000
+        pairs: Iterable[tuple[bytes, bytes]] = zip(ends[::2], ends[1::2], strict=True)
+        return [name.decode() for name, end in pairs if float(end) < now_ms]
+
+    def _idle_queues(self) -> list[str]:
+        clock, used = self._server.pipeline([("TIME",), ("ZRANGE", self._keys.queues(), 0, 9, "WITHSCORES")])
+        oldest_ms = int(clock[0]) * 1000 - IDLE_QUEUE_MS
+        pairs: Iterable[tuple[bytes, bytes]] = zip(used[::2], used[1::2], strict=True)
+        return [name.decode() for name, at in pairs if float(at) < oldest_ms]
+
+    def _queues(self) -> list[str]:
+        return [name.decode() for name in self._server.call("ZRANGE", self._keys.queues(), 0, -1)]
