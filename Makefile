@@ -1,0 +1,78 @@
+# make run, make test: each makes what it needs. Python 3.11 or newer and make are enough; PYTHON=... chooses another.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The newest interpreter that really starts (a pyenv shim may not) and can make a venv (Debian splits that off).
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { command -v "$$p"; break; }; done)
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# What mypy reads; a part that is not there is not named.
+TYPED := dtq $(wildcard *.py) $(wildcard examples/*.py) $(wildcard benchmarks/*.py)
+ARGS ?=
+
+.PHONY: help run test test-long chaos bench lint fmt docs requirements clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+run: $(VENV)/.installed  ## everything on this machine: server, web, worker; Ctrl-C stops it
+	@$(BIN)/flask dtq up $(ARGS)
+
+test: $(VENV)/.installed-dev  ## the tests, with coverage (ARGS="-k name" for some of them)
+	@$(BIN)/python -m pytest --cov=dtq $(ARGS)
+
+test-long: $(VENV)/.installed-dev  ## the tests that take minutes
+	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)
+
+chaos: $(VENV)/.installed-dev  ## workers and servers killed under load
+	@$(BIN)/python -m pytest -m chaos --timeout 900 $(ARGS)
+
+bench: $(VENV)/.installed-dev  ## the benchmarks
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(VENV)/.installed-dev  ## style, format, types, layers
+	@bad=; check() { what=$$1; shift; \
+		if told=$$("$$@" 2>&1); then echo "$$what: clean"; else printf '%s\n' "$$told"; bad="$$bad $$what"; fi; }; \
+	check ruff $(BIN)/ruff check --quiet --output-format concise .; \
+	check format $(BIN)/ruff format --quiet --check --output-format concise .; \
+	check mypy $(BIN)/mypy $(TYPED); \
+	check layers $(BIN)/lint-imports --no-logo; \
+	test -z "$$bad" || { echo "not clean:$$bad (make fmt repairs what it can)" >&2; exit 1; }
+
+fmt: $(VENV)/.installed-dev  ## format, and repair what can be repaired
+	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
+
+docs: $(VENV)/.installed  ## docs/settings.md and .env.example, from the settings themselves
+	@$(BIN)/python -m dtq.settings_docs
+
+requirements: $(VENV)/.installed-dev  ## pin the newest allowed versions (on the oldest Python that is supported)
+	@$(COMPILE) --output-file=requirements.txt pyproject.toml
+	@$(COMPILE) --extra=dev --constraint=requirements.txt --output-file=requirements-dev.txt \
+		pyproject.toml requirements-dev.in
+
+clean:  ## remove what was made; .dtq/ (the data) stays
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov \
+		build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+COMPILE = CUSTOM_COMPILE_COMMAND="make requirements" $(BIN)/pip-compile -qq --upgrade --strip-extras --no-annotate \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --resolver=backtracking
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "dtq needs Python 3.11 or newer with its venv module" \
+		"(Debian: apt-get install python3-venv). PYTHON=/path/to/python make ... chooses one." >&2; exit 1; }
+	@echo "making $(VENV) with $$("$(PYTHON)" --version)"
+	@rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV) && touch $@
+
+$(VENV)/.installed: requirements.txt | $(VENV)/.made
+	@echo "installing requirements.txt"
+	@$(PIP_INSTALL) -r requirements.txt && touch $@
+
+$(VENV)/.installed-dev: requirements.txt requirements-dev.txt | $(VENV)/.made
+	@echo "installing requirements-dev.txt"
+	@$(PIP_INSTALL) -r requirements-dev.txt && touch $(VENV)/.installed $@
