@@ -1,0 +1,144 @@
+"""Fixtures for all tests: isolation, servers of the test session's own, a misbehaving proxy, waiting."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from dtq.redisio import Server
+from tests.support import waiting
+from tests.support.proxy import FlakyProxy
+from tests.support.servers import PROGRAMS, ServerProcess, find_program
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def isolation(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every test starts without DTQ_* variables and in an empty directory."""
+    for name in [name for name in os.environ if name.startswith("DTQ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())
+    directory = f"cwd-{next(_numbers)}"
+    os.mkdir(directory)
+    monkeypatch.chdir(directory)
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., Any]:
+    """`wait_until(condition, what=..., timeout_s=5)`: the first truthy value, or a failure that names `what`."""
+    return waiting.wait_until
+
+
+def _process(name: str) -> Iterator[ServerProcess]:
+    program = find_program(name)
+    if program is None:
+        pytest.skip(f"this machine has no {name} server")
+    process = ServerProcess(program).start()
+    try:
+        yield process
+    finally:
+        process.remove()
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ServerProcess]:
+    """The process of the embedded server program, one a session and xdist worker, without persistence."""
+    yield from _process("valkey")
+
+
+@pytest.fixture(scope="session", params=PROGRAMS)
+def redis_server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    """The process of each kind of server in turn; a kind that this machine does not have is skipped."""
+    if request.param == "valkey":
+        yield request.getfixturevalue("valkey")
+    else:
+        yield from _process(request.param)
+
+
+def _clean(process: ServerProcess) -> Iterator[Server]:
+    server = Server.connect(process.url)
+    server.pipeline(
+        [
+            ("FLUSHALL",),
+            ("CONFIG", "SET", "maxmemory", 0),
+            ("CONFIG", "SET", "maxmemory-policy", "noeviction"),
+        ]
+    )
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def server(valkey: ServerProcess) -> Iterator[Server]:
+    """An empty server of the embedded kind. Its address is `server.safe_url`; its process the fixture `valkey`."""
+    yield from _clean(valkey)
+
+
+@pytest.fixture
+def any_server(redis_server: ServerProcess) -> Iterator[Server]:
+    """An empty server; the test runs once on each kind. Its process is the fixture `redis_server`."""
+    yield from _clean(redis_server)
+
+
+@pytest.fixture
+def memory_server() -> Iterator[Server]:
+    """An empty fake server in this process."""
+    server = Server.connect(f"memory://{uuid.uuid4().hex}")
+    yield server
+    server.close()
+
+
+class ServerFactory(Protocol):
+    """What the fixture `server_factory` is: call it for a started server of the test's own."""
+
+    def __call__(self, program: str = "valkey", **options: Any) -> ServerProcess: ...
+
+
+@pytest.fixture
+def server_factory() -> Iterator[ServerFactory]:
+    """`server_factory("valkey", aof=True, tcp=True, options=(...))`: a server to stop, kill, pause and start again.
+
+    The first argument is a name of PROGRAMS or a path, such as `redis_server.program`.
+    """
+    made: list[ServerProcess] = []
+
+    def make(program: str = "valkey", **options: Any) -> ServerProcess:
+        path = find_program(program) if program in PROGRAMS else program
+        if path is None:
+            pytest.skip(f"this machine has no {program} server")
+        process = ServerProcess(path, **options)
+        made.append(process)
+        return process.start()
+
+    yield make
+    for process in made:
+        process.remove()
+
+
+class ProxyFactory(Protocol):
+    """What the fixture `flaky_proxy` is: call it with a server's URL for a proxy to that server."""
+
+    def __call__(self, upstream_url: str, *, tcp: bool = False) -> FlakyProxy: ...
+
+
+@pytest.fixture
+def flaky_proxy() -> Iterator[ProxyFactory]:
+    """`flaky_proxy(server.safe_url)`: a proxy that drops replies, cuts, delays, refuses, hangs and lies on command."""
+    made: list[FlakyProxy] = []
+
+    def make(upstream_url: str, *, tcp: bool = False) -> FlakyProxy:
+        proxy = FlakyProxy(upstream_url, tcp=tcp)
+        made.append(proxy)
+        return proxy
+
+    yield make
+    for proxy in made:
+        proxy.close()
