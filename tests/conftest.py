@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -16,6 +17,12 @@ from tests.support.proxy import FlakyProxy
 from tests.support.servers import PROGRAMS, ServerProcess, find_program
 
 _numbers = itertools.count()
+
+
+def pytest_configure() -> None:
+    """End like Ctrl-C when somebody sends SIGTERM (`timeout` does): fixtures then end their servers."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dtq.errors import RedisUnavailable
-from dtq.redisio import CommandError, Interrupted, Server
+from dtq.redisio import CommandError, Interrupted, Server, blocking
 from tests.support.threads import in_thread
 
 WAIT = ("XREAD", "BLOCK", 10_000, "STREAMS", "stream", "$")
@@ -82,6 +82,14 @@ def test_an_interrupted_wait_ends_at_once_and_waits_are_refused_until_reset(bloc
     assert blocking_server.last_failure is None
     caller.reset()
     assert caller.call("PING", block_s=0) == b"PONG"
+
+
+def test_an_interrupt_between_two_waits_costs_nothing_once_it_is_reset(blocking_server, caller):
+    assert caller.call("PING", block_s=0) == b"PONG"
+    caller.interrupt()
+    caller.reset()
+    assert caller.call("PING", block_s=0) == b"PONG"
+    assert blocking_server.last_failure is None
 
 
 def test_an_interrupt_at_any_moment_ends_the_wait(blocking_server, caller):
@@ -186,3 +194,12 @@ def test_a_server_that_is_away_is_unavailable_for_waits_too(tmp_path):
     with pytest.raises(Interrupted):
         caller.call("PING", block_s=0)
     caller.close()
+
+
+def test_interrupting_a_wait_in_memory_that_does_not_end_is_given_up(memory_server, monkeypatch):
+    monkeypatch.setattr(blocking, "_UNBLOCK_LIMIT_S", 0.05)
+    caller = memory_server.blocking()
+    caller._busy = True  # as if its connection were never made
+    started = time.monotonic()
+    caller.interrupt()
+    assert time.monotonic() - started < 1

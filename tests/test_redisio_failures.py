@@ -13,6 +13,7 @@ from dtq.errors import RedisUnavailable
 from dtq.redisio import CommandError, Server, pool
 from dtq.redisio.errors import REASONS
 from tests.support.servers import free_port
+from tests.support.threads import in_thread
 
 
 @pytest.fixture
@@ -224,6 +225,21 @@ def test_a_connection_that_breaks_while_it_is_idle_is_noticed(way, server, flaky
     assert through.call("PING") == b"PONG"
 
 
+def test_calls_that_fail_together_count_as_one_loss(server, flaky_proxy, connect, wait_until):
+    proxy = flaky_proxy(server.safe_url)
+    through = connect(proxy.url)
+    proxy.hang()
+    calls = [in_thread(through.call, "ECHO", n) for n in range(4)]
+    wait_until(lambda: len(proxy.commands) == 4, what="the commands to be under way")
+    proxy.cut()
+    for thread, outcome in calls:
+        thread.join(5)
+        assert isinstance(outcome[0], RedisUnavailable)
+    proxy.unhang()
+    assert through._pool.generation == 1
+    assert through.call("PING") == b"PONG"
+
+
 def test_something_that_is_not_redis_is_unreachable(connect):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -278,6 +294,12 @@ def test_a_wrong_user_or_password_is_said_plainly_and_not_shown(
         assert f"127.0.0.1:{process.port}" in str(error)
         assert "secret" not in str(error)
     assert server.last_failure is None
+
+
+def test_a_password_for_a_server_that_has_none_is_said_plainly(server, connect):
+    error = refusal_of(connect(server.safe_url.replace("//", "//:some-secret@")))
+    assert error.context["reason"] == "auth"
+    assert "some-secret" not in str(error)
 
 
 def test_a_database_that_does_not_exist_is_refused_by_the_server(server, connect):

@@ -148,11 +148,15 @@ blocking = server.blocking()
 client_id = server.call("CLIENT", "ID")
 blocking_id = blocking.call("CLIENT", "ID", block_s=1)
 server._pool._changed.acquire()  # as another thread might hold it at the moment of the fork
+blocking._lock.acquire()
 child = os.fork()
 if child == 0:
+    blocking.interrupt()  # must not reach the parent's connection
+    blocking.reset()
     others = {server.call("CLIENT", "ID"), blocking.call("CLIENT", "ID", block_s=1)}
-    os._exit(0 if others.isdisjoint({client_id, blocking_id}) and len(others) == 2 else 1)
+    sys.exit(0 if others.isdisjoint({client_id, blocking_id}) and len(others) == 2 else 1)
 server._pool._changed.release()
+blocking._lock.release()
 status = os.waitpid(child, 0)[1]
 assert server.call("CLIENT", "ID") == client_id, "the parent lost its connection"
 assert blocking.call("CLIENT", "ID", block_s=1) == blocking_id, "the parent lost its blocking connection"

@@ -136,3 +136,22 @@ def test_threads_that_need_the_address_at_once_ask_once(sentinels, flaky_proxy):
         thread.join()
     assert len(proxy.commands) == 1
     server.close()
+
+
+def test_a_thread_does_not_wait_without_end_for_another_one_that_asks():
+    server = Server.connect(f"redis+sentinel://127.0.0.1:{free_port()}/main", timeout_s=0.1)
+    with server._pool.route._asking, pytest.raises(RedisUnavailable, match="another thread is asking"):
+        server.call("PING")
+
+
+def test_sentinels_that_do_not_answer_share_the_time_limit_of_one_call(flaky_proxy, server_factory):
+    process = server_factory(tcp=True)
+    proxies = [flaky_proxy(process.url, tcp=True) for _ in range(3)]
+    for proxy in proxies:
+        proxy.hang()
+    hosts = ",".join(proxy.url.removeprefix("redis://") for proxy in proxies)
+    started = time.monotonic()
+    with pytest.raises(RedisUnavailable) as caught:
+        Server.connect(f"redis+sentinel://{hosts}/main", timeout_s=0.3).call("PING")
+    assert 0.25 < time.monotonic() - started < 0.8
+    assert caught.value.context["reason"] == "timeout"

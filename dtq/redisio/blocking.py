@@ -31,15 +31,25 @@ class BlockingCaller:
         self._short_call = short_call
         self._client_id: int | None = None
         self._margin_s = timeout_s
-        self._pool = own_pool()
-        self._link = Link()
-        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         """The connection's socket under a descriptor of its own: it cannot be closed, and the number reused by a
         stranger, between looking at it and shutting it down."""
         self._interrupted = False
-        self._busy = False
         self._closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self._pool = self._own_pool()
+        self._link = Link()
+        self._lock = threading.Lock()
+        self._busy = False
+
+    def _locked(self) -> threading.Lock:
+        """Return the lock. After a fork the connection, and perhaps the lock, belong to a thread of the parent."""
+        if self._own_pool() is not self._pool:
+            self._forget_socket()
+            self._start()
+        return self._lock
 
     def call(self, *args: Arg, block_s: float) -> Any:
         """Send a command that waits up to `block_s` seconds by itself (BLOCK) and return its reply as it comes.
@@ -47,18 +57,17 @@ class BlockingCaller:
         block_s: what the command was told; the reply is waited for a little longer, so idling is no failure.
         Nothing is repeated. Raises Interrupted, and what `Server.call` raises.
         """
-        with self._lock:
+        data = pack(args)
+        with self._locked():
             self._refuse_if_interrupted()
             self._busy = True
+        pool = self._pool
         try:
-            pool = self._own_pool()
-            if pool is not self._pool:  # forked: the connection is the parent's
-                self._pool, self._link = pool, Link()
-            reply = self._exchange(pool, pack(args), block_s)
+            reply = self._exchange(pool, data, block_s)
         finally:
             with self._lock:
                 self._busy = False
-                if self._closed or self._interrupted:
+                if self._interrupted:
                     self._drop()
         raise_inner(reply, pool.route.where)
         return reply
@@ -68,9 +77,11 @@ class BlockingCaller:
 
         A connection that is just being made is waited for first, at most for the server's timeout.
         """
-        with self._lock:
+        with self._locked():
             self._interrupted = True
-            if self._socket is not None:
+            if not self._busy:
+                self._drop()
+            elif self._socket is not None:
                 with contextlib.suppress(OSError):  # the peer was faster
                     self._socket.shutdown(socket.SHUT_RDWR)
         if self._pool.route.kind == "memory":
@@ -78,16 +89,13 @@ class BlockingCaller:
 
     def reset(self) -> None:
         """Allow calls again after `interrupt`."""
-        with self._lock:
+        with self._locked():
             self._interrupted = self._closed
 
     def close(self) -> None:
         """Interrupt for good and close the connection."""
+        self._closed = True
         self.interrupt()
-        with self._lock:
-            self._closed = True
-            if not self._busy:
-                self._drop()
 
     def _exchange(self, pool: Pool, data: bytes, block_s: float) -> Any:
         link = self._link

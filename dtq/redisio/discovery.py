@@ -69,9 +69,7 @@ class _DiscoveringRoute:
     def _ask_around(self, deadline: float) -> Host:
         failure: DtqError | None = None
         for number, host in enumerate(list(self._asked)):
-            share_s = (deadline - time.monotonic()) / (len(self._asked) - number)
-            if share_s <= 0:
-                break
+            share_s = max((deadline - time.monotonic()) / (len(self._asked) - number), 0.001)
             try:
                 found = self._ask_one(host, share_s)
             except CommandError as error:

@@ -76,8 +76,6 @@ _EXPLANATIONS: Mapping[str, str] = {
 # Redis 6.2 wraps what a command inside a script answered: "ERR Error running script (...): @user_script: 5: -OOM ..."
 _INSIDE_SCRIPT = re.compile(r"Error running script.*?-((?:OOM|NOSCRIPT|" + "|".join(REASONS) + r")\b.*)", re.DOTALL)
 
-_AUTH_WORDS = ("invalid password", "invalid username-password", "without any password configured", "no password is set")
-
 
 def unavailable(reason: str, where: str, detail: str = "") -> RedisUnavailable:
     """Return the error for "Redis at `where` cannot serve". where: an address without a password."""
@@ -101,7 +99,7 @@ def translate(error: Exception, where: str) -> DtqError:
     prefix = text.partition(" ")[0]
     if prefix in REASONS:
         return unavailable(REASONS[prefix], where, text)
-    if isinstance(error, redis_errors.AuthenticationError) or any(words in text for words in _AUTH_WORDS):
+    if isinstance(error, redis_errors.AuthenticationError):
         return unavailable("auth", where, text)
     if prefix == "OOM":
         return RedisFull(f"Redis at {where} has reached its maxmemory", reason="maxmemory")

@@ -18,15 +18,11 @@ class _TcpConnection(Connection):
 
     _connect_by: float | None = None
 
-    @property
-    def socket_connect_timeout(self) -> float | None:
+    @property  # type: ignore[misc]  # nothing sets it after the construction
+    def socket_connect_timeout(self) -> float:
         if self._connect_by is None:
             self._connect_by = time.monotonic() + (self._socket_connect_timeout or 0.0)
         return max(self._connect_by - time.monotonic(), 0.001)
-
-    @socket_connect_timeout.setter
-    def socket_connect_timeout(self, value: float | None) -> None:
-        self._socket_connect_timeout, self._connect_by = value, None
 
 
 class _TlsConnection(_TcpConnection, SSLConnection):

@@ -81,46 +81,36 @@ def address(host: Host) -> str:
 
 def _parse(url: str, shown: str) -> Target:
     scheme, separator, _ = url.partition("://")
-    if not separator or scheme.lower() not in _KINDS:
-        raise ValueError("it has no scheme that dtq knows")
     scheme = scheme.lower()
+    if not separator or scheme not in _KINDS:
+        raise ValueError("it has no scheme that dtq knows")
     kind = _KINDS[scheme]
-    hosts_in_netloc = kind != "memory" and scheme != "unix"
     parts = urlsplit(url)
     userinfo, _, netloc = parts.netloc.rpartition("@")
+    username, _, password = userinfo.partition(":")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if hosts_in_netloc and "@" in parts.path + parts.fragment + "".join(options):
-        raise ValueError("a / ? or # in its password is not percent-encoded")
+    hosts: tuple[Host, ...] = ()
+    path, service, db = "", "", ""
+    if scheme in ("unix", "memory"):
+        path = unquote(netloc + parts.path)
+    else:
+        if "@" in parts.path + parts.fragment + "".join(options):
+            raise ValueError("a / ? or # in its password is not percent-encoded")
+        hosts = tuple(_host(one, _DEFAULT_PORTS[kind]) for one in netloc.split(","))
+        service, db = _service_and_db(unquote(parts.path), kind)
     unknown = sorted(set(options) - _OPTIONS)
     if unknown:
         raise ValueError(f"it has an unknown option {unknown[0]!r}")
-    username, _, password = userinfo.partition(":")
-    path = unquote(parts.path)
-    service, db = "", options.get("db", "")
-    hosts: tuple[Host, ...] = ()
-    if not hosts_in_netloc:
-        path = unquote(netloc) + path
-        if scheme == "unix" and not path:
-            raise ValueError("it names no socket")
-    else:
-        hosts = tuple(_host(one, _DEFAULT_PORTS[kind]) for one in netloc.split(","))
-        segments = [segment for segment in path.split("/") if segment]
-        if kind == "sentinel":
-            if not segments:
-                raise ValueError("it names no service")
-            service = segments.pop(0)
-        db = db or (segments.pop(0) if segments else "")
-        if segments:
-            raise ValueError("its path has too many parts")
-        path = ""
-        if kind == "standalone" and len(hosts) > 1:
-            raise ValueError("only sentinel and cluster URLs name several hosts")
+    if scheme == "unix" and not path:
+        raise ValueError("it names no socket")
+    if kind == "standalone" and len(hosts) > 1:
+        raise ValueError("only sentinel and cluster URLs name several hosts")
     return Target(
         kind=kind,
         hosts=hosts,
         path=path,
         service=service,
-        db=_db(db, kind),
+        db=_db(options.get("db") or db, kind),
         username=unquote(username) or options.get("username") or None,
         password=unquote(password) or options.get("password") or None,
         sentinel_username=options.get("sentinel_username") or None,
@@ -129,6 +119,18 @@ def _parse(url: str, shown: str) -> Target:
         tls=_tls(options) if scheme.startswith("rediss") else None,
         safe_url=shown,
     )
+
+
+def _service_and_db(path: str, kind: Kind) -> tuple[str, str]:
+    segments = [segment for segment in path.split("/") if segment]
+    service = ""
+    if kind == "sentinel":
+        if not segments:
+            raise ValueError("it names no service")
+        service = segments.pop(0)
+    if len(segments) > 1:
+        raise ValueError("its path has too many parts")
+    return service, segments[0] if segments else ""
 
 
 def _host(text: str, default_port: int) -> Host:

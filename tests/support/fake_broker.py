@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from dtq.broker import Broker, ClaimBatch, Tick
 from dtq.errors import RedisFull, RedisUnavailable
 from dtq.model import Claim, HandlerPolicy, Outcome, WorkerInfo
+from dtq.redisio import Interrupted
 from dtq.registry import Registry
 from dtq.settings import load_settings
 from dtq.states import Status
@@ -48,6 +49,7 @@ class FakeBroker:
         self.registered: dict[str, WorkerInfo] = {}
         self.policies: Mapping[str, HandlerPolicy] = {}
         self.bell = threading.Event()
+        self.leader_bell = threading.Event()
         self.wakes = 0
         self.broken_outcomes: set[str] = set()
         """Task ids whose outcomes break the script."""
@@ -72,6 +74,13 @@ class FakeBroker:
             self.waiting.append(task_id)
             self.bell.set()
             return task_id
+
+    def run_again(self, task_id: str) -> None:
+        """Queue a task again, whatever became of it."""
+        with self._lock:
+            self.tasks[task_id].status = Status.QUEUED
+            self.waiting.append(task_id)
+            self.bell.set()
 
     def status(self, task_id: str) -> Status:
         return self.tasks[task_id].status
@@ -248,7 +257,9 @@ class FakeBell:
 
     def wait(self, timeout_s: float) -> bool:
         self.waits.append(timeout_s)
-        rung = self._bell.wait(timeout_s) and not self._interrupted
+        rung = self._bell.wait(timeout_s)
+        if self._interrupted:
+            raise Interrupted
         if rung:
             self._bell.clear()
         return rung
