@@ -1,0 +1,1 @@
+"""HTTP: the API, its description, health, and the web server's configuration."""

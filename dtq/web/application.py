@@ -1,0 +1,30 @@
+"""Puts the web application together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flask import Flask
+
+from dtq.settings import Settings, load_settings
+from dtq.web import admin, health, http, openapi, problem, tasks
+from dtq.web.engine import Engine
+
+if TYPE_CHECKING:
+    from dtq.client import Client
+
+
+def create_app(settings: Settings | None = None, client: Client | None = None) -> Flask:
+    """Return the web application.
+
+    settings: read from the environment when None. client: used instead of one of the app's own; the caller closes it.
+    Nothing is connected or started before a request needs it, so an app can be made, and forked, at any time.
+    Raises ConfigurationError for settings that cannot be used.
+    """
+    app = Flask("dtq", static_folder=None)
+    app.extensions["dtq"] = Engine(settings or load_settings(), client)
+    problem.register(app)
+    http.register(app)
+    for blueprint in (tasks.bp, admin.bp, openapi.bp, health.bp):
+        app.register_blueprint(blueprint)
+    return app

@@ -1,0 +1,58 @@
+"""What the views share: settings, the client, and how many requests may wait for a task."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from typing import TYPE_CHECKING, cast
+
+from flask import current_app
+
+from dtq.errors import ConfigurationError, RedisUnavailable
+from dtq.settings import Settings
+from dtq.submission import SubmissionLimits
+
+if TYPE_CHECKING:
+    from dtq.client import Client
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """One a process. The client is made by the first request that needs it, after the web server has forked."""
+
+    def __init__(self, settings: Settings, client: Client | None = None) -> None:
+        """client: used as it is and not closed here; None makes one of `settings` when it is needed."""
+        self.settings = settings
+        self.limits = SubmissionLimits.from_settings(settings)
+        self.stopping = threading.Event()
+        """Set when the process is to end: what waits, answers."""
+        threads_for_requests = settings.web_threads - settings.max_websockets
+        self.waiters = threading.BoundedSemaphore(max(1, threads_for_requests // 2))
+        """Held by each request that waits for a task, so that others always find a thread."""
+        self._client = client
+        self._making = threading.Lock()
+
+    @property
+    def client(self) -> Client:
+        """The client. Raises RedisUnavailable while there is no server to talk to and none can be started."""
+        return self._client or self._make()
+
+    def _make(self) -> Client:
+        from dtq.client import Client
+
+        with self._making:
+            if self._client is None:
+                try:
+                    self._client = Client(settings=self.settings, max_connections=self.settings.web_threads)
+                except ConfigurationError as error:  # its message may tell paths and log lines: not for answers
+                    log.error("no client: %s", error)
+                    raise RedisUnavailable("the server's own Redis could not be started; see its log") from None
+                atexit.register(self._client.close)
+            return self._client
+
+
+def engine() -> Engine:
+    """Return what the app of this request shares."""
+    return cast(Engine, current_app.extensions["dtq"])

@@ -1,0 +1,29 @@
+"""gunicorn's messages in the program's one log, and slow clients as what they are."""
+
+from __future__ import annotations
+
+import logging
+
+from gunicorn.config import Config
+from gunicorn.glogging import Logger as GunicornLogger
+
+
+class Logger(GunicornLogger):
+    """Writes through the root logger, in whatever form the program has chosen."""
+
+    def setup(self, cfg: Config) -> None:
+        """Hand records on instead of writing them."""
+        super().setup(cfg)
+        self.error_log.handlers.clear()
+        self.error_log.propagate = True
+        self.error_log.addFilter(_slow_clients)
+
+
+def _slow_clients(record: logging.LogRecord) -> bool:
+    """A request or a response that the client left half done is no error of this server: one line, no traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, BlockingIOError | TimeoutError):
+        record.levelno, record.levelname = logging.INFO, "INFO"
+        record.msg, record.args, record.exc_info = "closed a connection whose client took too long", (), None
+        return logging.getLogger().isEnabledFor(logging.INFO)
+    return True

@@ -1,0 +1,166 @@
+"""Requests and responses: ids, bodies within their limits, headers, JSON answers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from flask import Flask, Response, request
+from werkzeug.datastructures import Headers
+from werkzeug.http import parse_options_header
+
+from dtq.errors import PayloadTooLarge, TaskNotFound
+from dtq.strictjson import dump_json, fault
+from dtq.web.errors import InvalidRequest, UnsupportedMediaType
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+BODY_MARGIN_BYTES = 64 * 1024
+"""What a body may have beyond the limit of its payload: other fields, white space, escapes."""
+
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+MAX_SMALL_BODY_BYTES = 16 * 1024
+"""Of the bodies that hold options and no payload."""
+
+_READ_BYTES = 64 * 1024
+_TASK_ID = re.compile(r"[0-9a-f]{32}")
+_SAFE_ID = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,64}")
+_ID_KEY = "dtq.request_id"
+_QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+
+
+def checked_task_id(task_id: str) -> str:
+    """Return a task id from a path. Raises TaskNotFound for what can be none, without asking Redis."""
+    if not _TASK_ID.fullmatch(task_id):
+        raise TaskNotFound("there is no such task: ids are 32 hexadecimal digits")
+    return task_id
+
+
+def request_id() -> str:
+    """Return the id of the request: the caller's `X-Request-ID` if that is safe to repeat, else one of our own."""
+    environ = request.environ
+    known = environ.get(_ID_KEY)
+    if known is None:
+        offered = environ.get("HTTP_X_REQUEST_ID", "")
+        known = environ[_ID_KEY] = offered if _SAFE_ID.fullmatch(offered) else os.urandom(12).hex()
+    return cast(str, known)
+
+
+def register(app: Flask) -> None:
+    """Give every response of the app its id, and headers that suit what is asked for anew each time."""
+    app.after_request(_finish)
+
+
+def _finish(response: Response) -> Response:
+    headers = response.headers
+    headers.add("X-Request-ID", request_id())
+    headers.add("X-Content-Type-Options", "nosniff")
+    if "Cache-Control" not in headers:
+        headers.add("Cache-Control", "no-store")
+    return response
+
+
+class FinishedResponse(Response):
+    """A response whose headers are complete and plain ASCII: they are not looked over and corrected once more."""
+
+    def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:
+        """Return the headers as they are; the stock method costs more than making the whole answer."""
+        return self.headers
+
+
+def answer(
+    value: Mapping[str, Any],
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    content_type: str = "application/json",
+) -> Response:
+    """Return a JSON response. headers: plain ASCII."""
+    body = dump_json(value)
+    response = FinishedResponse(body, status, headers, content_type=content_type)
+    response.headers["Content-Length"] = str(len(body))
+    return response
+
+
+def read_json_body(limit: int) -> bytes:
+    """Return the bytes of a body that says it is JSON and has at most `limit` bytes.
+
+    Raises UnsupportedMediaType, PayloadTooLarge (before anything is read, if its length is announced), InvalidRequest
+    when it breaks off.
+    """
+    _require_json(request.environ.get("CONTENT_TYPE", ""))
+    return _read_body(limit)
+
+
+def read_optional_json_body(limit: int = MAX_SMALL_BODY_BYTES) -> bytes:
+    """Return the bytes of a body as `read_json_body` does, or nothing when there is none."""
+    body = _read_body(limit)
+    if body:
+        _require_json(request.environ.get("CONTENT_TYPE", ""))
+    return body
+
+
+def _require_json(content_type: str) -> None:
+    if content_type == "application/json":
+        return
+    media_type, options = parse_options_header(content_type)
+    charset = options.pop("charset", "utf-8").lower()
+    if media_type.lower() != "application/json" or charset != "utf-8" or options:
+        raise UnsupportedMediaType("send the body as Content-Type: application/json (UTF-8)")
+
+
+def _read_body(limit: int) -> bytes:
+    environ = request.environ
+    length = request.content_length
+    if length is None and "wsgi.input_terminated" not in environ:
+        return b""  # no length and no end: no body
+    if length is not None and length > limit:
+        raise _too_large(limit)
+    stream, pieces, missing = environ["wsgi.input"], [], limit + 1 if length is None else length
+    try:
+        while missing > 0 and (piece := stream.read(min(missing, _READ_BYTES))):
+            pieces.append(piece)
+            missing -= len(piece)
+    except Exception as error:  # the web server's own ways to say that chunks are malformed or the client is gone
+        raise InvalidRequest(f"the body could not be read: {type(error).__name__}") from None
+    if length is None and missing == 0:
+        raise _too_large(limit)
+    if length is not None and missing:
+        raise InvalidRequest("the body ended before its announced length")
+    return b"".join(pieces)
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"the body has more than {limit} bytes; send text as UTF-8, not as \\u escapes, and large data by reference",
+        limit=limit,
+    )
+
+
+def idempotency_key() -> str | None:
+    """Return the `Idempotency-Key` header, bare or as a quoted string (RFC 8941, section 3.3.3), or None without one.
+
+    Raises InvalidRequest for a quoted string that does not end, or bytes that are not UTF-8.
+    """
+    header = request.environ.get("HTTP_IDEMPOTENCY_KEY")
+    if header is None:
+        return None
+    try:
+        key: str = header.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        raise _bad_key("is not UTF-8") from None
+    key = key.strip(" \t")
+    if not key.startswith('"'):
+        return key
+    quoted = _QUOTED.fullmatch(key)
+    if quoted is None:
+        raise _bad_key("begins with a quote and is not a quoted string")
+    return re.sub(r'\\(["\\])', r"\1", quoted[1])
+
+
+def _bad_key(what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the Idempotency-Key header {what}", errors=[fault("/idempotency_key", f"the header {what}")]
+    )

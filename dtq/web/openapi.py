@@ -1,0 +1,148 @@
+"""The description of the API (OpenAPI 3.1), made from the models that validate: it cannot say what is not so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+from flask import Blueprint, Flask, Response, current_app
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from werkzeug.routing import Rule
+
+from dtq import __version__
+from dtq.strictjson import dump_json
+from dtq.web.operation import Operation, told_of
+from dtq.web.schemas import Problem
+
+bp = Blueprint("openapi", __name__)
+
+_REF = "#/components/schemas/{model}"
+_SINGULAR = "/api/v1/queue/"  # answers too, and is not told twice
+_KEY_NOTE = {
+    "nothing": "",
+    "read": "Needs an API key with DTQ_PROTECT=all.",
+    "write": "Needs an API key with DTQ_PROTECT=writes or all.",
+    "destructive": "Needs an API key where one is set.",
+}
+
+
+@bp.get("/api/v1/openapi.json")
+def description() -> Response:
+    """Describe the API."""
+    app = current_app._get_current_object()  # type: ignore[attr-defined]  # a cache must not keep the proxy
+    return Response(_document_json(app), content_type="application/json")
+
+
+@cache
+def _document_json(app: Flask) -> bytes:
+    return dump_json(document(app))
+
+
+def document(app: Flask) -> dict[str, Any]:
+    """Return the OpenAPI document of an app's views that are operations."""
+    found = list(_operations(app))
+    models = {Problem} | {model for _, told, _ in found for model in _models(told)}
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, shared = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for rule, told, summary in found:
+        path = re.sub(r"<(?:[^:>]+:)?([^>]+)>", r"{\1}", rule.rule)
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            paths.setdefault(path, {})[method.lower()] = _operation(rule, told, summary)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "dtq", "version": __version__, "summary": "A distributed task queue on Redis Streams"},
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": shared["$defs"],
+            "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}},
+        },
+    }
+
+
+def _operations(app: Flask) -> Iterator[tuple[Rule, Operation, str]]:
+    for rule in app.url_map.iter_rules():
+        told = told_of(app.view_functions[rule.endpoint])
+        if told is not None and not rule.rule.startswith(_SINGULAR):
+            yield rule, *told
+
+
+def _models(told: Operation) -> Iterator[type[BaseModel]]:
+    yield from told.answers.values()
+    if told.body is not None:
+        yield told.body
+
+
+def _operation(rule: Rule, told: Operation, summary: str) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": rule.endpoint.replace(".", "_"),
+        "summary": summary,
+        "tags": [told.tag],
+        "parameters": [*_path_parameters(rule), *_query_parameters(told), *_header_parameters(told)],
+        "responses": {
+            **{
+                str(status): {"description": HTTPStatus(status).phrase, "content": _content(model)}
+                for status, model in told.answers.items()
+            },
+            **{str(status): _problem(status) for status in _problems(told)},
+        },
+    }
+    if told.need != "nothing":
+        described["description"] = _KEY_NOTE[told.need]
+        described["security"] = [{}, {"key": []}]
+    if told.body is not None:
+        described["requestBody"] = {"required": told.body_required, "content": _content(told.body)}
+    return described
+
+
+def _problems(told: Operation) -> list[int]:
+    statuses = {*told.problems, 500}
+    if told.need != "nothing":
+        statuses |= {401, 403, 503}
+    if told.body is not None:
+        statuses |= {400, 413, 415}
+    if told.query is not None or told.need == "read":
+        statuses.add(400)
+    return sorted(statuses)
+
+
+def _problem(status: int) -> dict[str, Any]:
+    schema = {"$ref": _REF.format(model=Problem.__name__)}
+    return {"description": HTTPStatus(status).phrase, "content": {"application/problem+json": {"schema": schema}}}
+
+
+def _content(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
+
+
+def _path_parameters(rule: Rule) -> Iterator[dict[str, Any]]:
+    for name in sorted(rule.arguments):
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _query_parameters(told: Operation) -> Iterator[dict[str, Any]]:
+    if told.query is None:
+        return
+    schema = told.query.model_json_schema()
+    for name, told_schema in schema["properties"].items():
+        yield {"name": name, "in": "query", "required": False, "schema": _inlined(told_schema, schema.get("$defs", {}))}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Put what a parameter's schema refers to in its place: it has no components of its own."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inlined(value, definitions) for name, value in schema.items()}
+
+
+def _header_parameters(told: Operation) -> Iterator[dict[str, Any]]:
+    for name in told.headers:
+        yield {"name": name, "in": "header", "required": False, "schema": {"type": "string", "maxLength": 255}}

@@ -1,0 +1,195 @@
+"""The shapes of answers, for the description of the API. The tests hold real answers against them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from dtq.model import ResultState
+from dtq.states import Disposition, Status
+from dtq.submission import MAX_BATCH, Submission
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Fault(_Shape):
+    """One thing that is wrong with a request."""
+
+    pointer: str = Field(description="JSON pointer into the body, or the name of a parameter after a slash")
+    message: str
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). Some codes bring members of their own, such as task_id or retry_after."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    message: str
+    request_id: str
+    errors: list[Fault] | None = None
+
+
+class AttemptAnswer(_Shape):
+    """One attempt that ended."""
+
+    number: int
+    worker_id: str
+    started_at: AwareDatetime | None
+    finished_at: AwareDatetime | None
+    duration_ms: int | None
+    outcome: Disposition
+    error_class: str | None
+    message: str | None
+    traceback: str | None
+    retry_delay_ms: int | None
+
+
+class TaskSummary(_Shape):
+    """A task as lists show it."""
+
+    task_id: str
+    task_type: str
+    queue: str
+    status: Status
+    attempt: int
+    failures: int
+    crashes: int
+    max_attempts: int | None
+    priority: int
+    timeout_ms: int | None
+    metadata: dict[str, Any]
+    tags: list[str]
+    idempotency_key: str | None
+    created_at: AwareDatetime
+    available_at: AwareDatetime | None
+    started_at: AwareDatetime | None
+    finished_at: AwareDatetime | None
+    worker_id: str | None
+    progress: dict[str, Any] | None
+    result_state: ResultState
+    error: dict[str, Any] | None
+    reason: str | None
+    requeued: int
+    discarded: bool
+    duplicate: bool
+    cancel_requested: bool
+    warnings: list[str]
+
+
+class TaskAnswer(TaskSummary):
+    """A task."""
+
+    payload: dict[str, Any]
+    result: Any
+    attempts: list[AttemptAnswer]
+
+
+class TaskPage(_Shape):
+    """A page of a list of tasks."""
+
+    tasks: list[TaskSummary]
+    next_cursor: str | None
+
+
+class ResultAnswer(_Shape):
+    """What a task returned, as far as it is known."""
+
+    task_id: str
+    status: Status
+    result_state: ResultState
+    result: Any
+    error: dict[str, Any] | None
+
+
+class BatchBody(_Shape):
+    """Several submissions."""
+
+    tasks: list[Submission] = Field(max_length=MAX_BATCH)
+
+
+class BatchResult(_Shape):
+    """What became of one submission: a task, or a problem."""
+
+    status: int
+    task: TaskAnswer | None = None
+    problem: Problem | None = None
+
+
+class BatchAnswer(_Shape):
+    """What became of each submission, in order."""
+
+    results: list[BatchResult]
+
+
+class QueueAnswer(_Shape):
+    """A queue and its counts."""
+
+    queue: str
+    paused: bool
+    pause: dict[str, Any] | None
+    depth: int
+    counts: dict[Status, int]
+    waiting_by_priority: dict[str, int]
+    oldest_waiting_seconds: float | None
+    oldest_waiting_seconds_by_priority: dict[str, float | None]
+
+
+class QueueList(_Shape):
+    """The queues."""
+
+    queues: list[QueueAnswer]
+
+
+class PausedAnswer(_Shape):
+    """Whether a queue is paused now."""
+
+    queue: str
+    paused: bool
+
+
+class WorkerAnswer(_Shape):
+    """A live worker."""
+
+    worker_id: str
+    state: Literal["running", "quiet", "draining"]
+    queues: list[str]
+    task_types: list[str]
+    concurrency: int
+    running: int
+    held: int
+    abandoned_threads: int
+    lease_s: float
+    started_at: AwareDatetime
+    heartbeat_at: AwareDatetime
+    host: str
+    pid: int
+    version: str
+
+
+class WorkerList(_Shape):
+    """The live workers."""
+
+    workers: list[WorkerAnswer]
+
+
+class HealthAnswer(_Shape):
+    """This process answers."""
+
+    status: Literal["ok"]
+
+
+class ReadyAnswer(_Shape):
+    """The process and its Redis answer."""
+
+    status: Literal["ready"]
+    version: str
+    redis: dict[str, str]
+    warnings: list[str]

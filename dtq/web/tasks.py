@@ -1,0 +1,163 @@
+"""The API of tasks: submit, look, wait, cancel."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flask import Blueprint, Response
+
+from dtq.errors import DtqError
+from dtq.model import Task
+from dtq.queries import TaskFilter
+from dtq.states import TERMINAL
+from dtq.strictjson import fault
+from dtq.submission import Submission, parse_batch, parse_submission
+from dtq.web.auth import actor
+from dtq.web.engine import engine
+from dtq.web.errors import InvalidRequest
+from dtq.web.http import BODY_MARGIN_BYTES, MAX_BATCH_BYTES, answer, checked_task_id, idempotency_key, read_json_body
+from dtq.web.operation import Operation, operation
+from dtq.web.problem import problem
+from dtq.web.queries import Reason, TaskListQuery, WaitQuery, read_options, read_query, unix_seconds
+from dtq.web.schemas import BatchAnswer, BatchBody, ResultAnswer, TaskAnswer, TaskPage
+
+bp = Blueprint("tasks", __name__, url_prefix="/api/v1/tasks")
+
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.25  # a waiting request asks Redis at first this often, later less
+
+
+@bp.post("")
+@operation(
+    Operation(
+        need="write",
+        tag="tasks",
+        body=Submission,
+        headers=("Idempotency-Key",),
+        answers={202: TaskAnswer, 200: TaskAnswer},
+        problems=(409, 413, 422, 429),
+    )
+)
+def submit() -> Response:
+    """Submit a task.
+
+    202 with the task; 200 with `duplicate: true` when its idempotency key belongs to a task that has ended.
+    """
+    shared = engine()
+    body = read_json_body(shared.limits.max_payload_bytes + BODY_MARGIN_BYTES)
+    submission = parse_submission(body, shared.limits, idempotency_key())
+    outcome = shared.client.submit_parsed([submission])[0]
+    if isinstance(outcome, DtqError):
+        raise outcome
+    location = {"Location": f"/api/v1/tasks/{outcome.task_id}"}
+    return answer(outcome.as_json(), 200 if outcome.duplicate else 202, location)
+
+
+@bp.post("/batch")
+@operation(
+    Operation(need="write", tag="tasks", body=BatchBody, answers={200: BatchAnswer}, problems=(413,)),
+)
+def submit_batch() -> Response:
+    """Submit up to a thousand tasks; each is accepted or refused by itself, and answered in its place."""
+    if idempotency_key() is not None:
+        raise InvalidRequest(
+            "a batch has no Idempotency-Key header: give each task its idempotency_key",
+            errors=[fault("/idempotency_key", "belongs in each task of a batch")],
+        )
+    shared = engine()
+    parsed = parse_batch(read_json_body(MAX_BATCH_BYTES), shared.limits)
+    good = [one for one in parsed if isinstance(one, Submission)]
+    outcomes = iter(shared.client.submit_parsed(good) if good else ())
+    results = [_result(next(outcomes) if isinstance(one, Submission) else one) for one in parsed]
+    return answer({"results": results})
+
+
+def _result(outcome: Task | DtqError) -> dict[str, Any]:
+    if isinstance(outcome, DtqError):
+        return {"status": outcome.http_status, "problem": problem(outcome)}
+    return {"status": 200 if outcome.duplicate else 202, "task": outcome.as_json()}
+
+
+@bp.get("")
+@operation(Operation(need="read", tag="tasks", query=TaskListQuery, answers={200: TaskPage}))
+def index() -> Response:
+    """List tasks, newest first, without payloads, results and histories."""
+    query = read_query(TaskListQuery)
+    wanted = TaskFilter(
+        queue=query.queue,
+        status=query.status,
+        task_type=query.task_type,
+        tag=query.tag,
+        created_after=unix_seconds(query.created_after),
+        created_before=unix_seconds(query.created_before),
+    )
+    page = engine().client.queries.tasks(wanted, query.limit, query.cursor)
+    return answer({"tasks": [task.as_json(brief=True) for task in page.tasks], "next_cursor": page.next_cursor})
+
+
+@bp.get("/<task_id>")
+@operation(Operation(need="read", tag="tasks", query=WaitQuery, answers={200: TaskAnswer}, problems=(404,)))
+def show(task_id: str) -> Response:
+    """Show a task, at once or, with `wait`, as soon as it has ended."""
+    return answer(_task(task_id).as_json())
+
+
+@bp.get("/<task_id>/result")
+@operation(
+    Operation(
+        need="read", tag="tasks", query=WaitQuery, answers={200: ResultAnswer, 202: ResultAnswer}, problems=(404,)
+    )
+)
+def result(task_id: str) -> Response:
+    """Show what a task returned: 200 when it has ended, 202 before.
+
+    `result_state` tells a result that was `null` from one that was not kept.
+    """
+    task = _task(task_id)
+    shown = {
+        "task_id": task.task_id,
+        "status": task.status.value,
+        "result_state": task.result_state,
+        "result": task.result,
+        "error": task.error,
+    }
+    return answer(shown, 200) if task.terminal else answer(shown, 202, {"Retry-After": "1"})
+
+
+@bp.post("/<task_id>/cancel")
+@operation(
+    Operation(
+        need="destructive",
+        tag="tasks",
+        body=Reason,
+        body_required=False,
+        answers={202: TaskAnswer},
+        problems=(404, 410),
+    )
+)
+def cancel(task_id: str) -> Response:
+    """Cancel a task: at once if it waits; if it runs, its worker is told (`cancel_requested`)."""
+    options = read_options(Reason)
+    task = engine().client.cancel(checked_task_id(task_id), actor=actor(), reason=options.reason)
+    return answer(task.as_json(), 202)
+
+
+def _task(task_id: str) -> Task:
+    """Return the task; with `?wait=` when it has ended or the time is up.
+
+    Beyond a number of waiting requests, the answer comes at once: callers ask again anyway.
+    """
+    wait_s = read_query(WaitQuery).wait
+    shared = engine()
+    task = shared.client.get(checked_task_id(task_id))
+    if task.terminal or not wait_s or not shared.waiters.acquire(blocking=False):
+        return task
+    try:
+        deadline, pause_s = time.monotonic() + wait_s, _FIRST_LOOK_S
+        while (left_s := deadline - time.monotonic()) > 0 and not shared.stopping.wait(min(pause_s, left_s)):
+            if shared.client.queries.status(task_id) in TERMINAL:
+                break
+            pause_s = min(pause_s * 1.5, _LAST_LOOK_S)
+    finally:
+        shared.waiters.release()
+    return shared.client.get(task_id)

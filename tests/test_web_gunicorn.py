@@ -1,0 +1,260 @@
+"""The web server itself: clients that are silent, slow or clumsy hold nobody up, and it stops in order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dtq.redisio import Server
+from tests.support.servers import ServerProcess
+from tests.support.web_server import WebServer, running_web
+
+POST = b"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def shared_web(valkey: ServerProcess) -> Iterator[WebServer]:
+    with running_web(valkey.url) as server:
+        yield server
+
+
+@pytest.fixture
+def web(shared_web: WebServer, server: Server) -> WebServer:
+    """One process with four threads, on an empty Redis."""
+    return shared_web
+
+
+def read_response(client: socket.socket) -> tuple[int, bytes]:
+    """Read one response with a length, or up to the end, and return its status and body."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = client.recv(65_536)
+        assert piece, f"closed after {data!r}"
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        body += client.recv(65_536)
+    return int(head.split()[1]), body
+
+
+def test_a_task_is_submitted_and_looked_at_over_real_connections(web: WebServer) -> None:
+    answer = web.submit(b'{"task_type": "echo", "payload": {"n": 9007199254740993}}')
+    assert answer.status == 202
+    shown = web.call("GET", answer.headers["Location"])
+    assert (shown.status, shown.json["payload"]) == (200, {"n": 9007199254740993})
+    assert shown.headers["Content-Type"] == "application/json"
+    head = web.call("HEAD", answer.headers["Location"])
+    assert (head.status, head.body) == (200, b"")
+
+
+def test_eight_silent_and_five_lingering_clients_delay_nobody(web: WebServer) -> None:
+    """With four threads, stock gthread stands still for seconds for either kind."""
+    with contextlib.ExitStack() as clients:
+        for _ in range(8):
+            clients.enter_context(web.connect())
+        for _ in range(5):
+            lingering = clients.enter_context(web.connect())
+            lingering.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        slowest = 0.0
+        for _ in range(20):
+            started = time.monotonic()
+            assert web.submit().status == 202
+            slowest = max(slowest, time.monotonic() - started)
+        assert slowest < 0.5
+
+
+def test_a_client_that_lingers_gets_its_whole_answer_and_is_closed(web: WebServer) -> None:
+    with web.connect() as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        time.sleep(0.2)
+        client.sendall(b"what nobody wants to know")
+        started = time.monotonic()
+        assert read_response(client) == (200, b'{"status":"ok"}')
+        assert client.recv(100) == b""
+        assert time.monotonic() - started < 1
+
+
+def test_a_connection_that_was_silent_for_a_while_is_served_all_the_same(web: WebServer) -> None:
+    with web.connect() as client:
+        time.sleep(1.2)
+        for _ in range(3):
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert read_response(client)[0] == 200
+
+
+def test_requests_that_follow_each_other_without_waiting_are_all_answered_in_order(web: WebServer) -> None:
+    def request(n: int) -> bytes:
+        body = json.dumps({"task_type": "echo", "payload": {"n": n}}).encode()
+        return POST + b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+
+    with web.connect() as client:
+        client.sendall(b"".join(request(n) for n in range(5)))
+        data = b""
+        while data.count(b"HTTP/1.1 202") < 5 or not data.endswith(b"}"):
+            piece = client.recv(65_536)
+            assert piece
+            data += piece
+    found = [json.loads(part.partition(b"\r\n\r\n")[2]) for part in data.split(b"HTTP/1.1 ")[1:]]
+    assert [task["payload"]["n"] for task in found] == list(range(5))
+
+
+@pytest.mark.long
+def test_a_request_that_stops_halfway_costs_its_thread_for_a_limited_time(web: WebServer) -> None:
+    """As many as there are threads: nobody is served until the first is given up, but then everybody is."""
+    with contextlib.ExitStack() as clients:
+        for _ in range(4):
+            clients.enter_context(web.connect()).sendall(POST + b"Content-Length: 50\r\n\r\n{")
+        started = time.monotonic()
+        assert web.call("GET", "/health", timeout_s=20).status == 200
+        assert time.monotonic() - started < 12
+    assert "Traceback" not in web.log
+
+
+def test_pay_03_a_body_without_an_end_is_refused_after_the_limit(web: WebServer) -> None:
+    """A chunked body of a gigabyte: answered after little more than the limit, without eating memory."""
+
+    def resident_kib() -> int:
+        [pid] = web.worker_pids()
+        with open(f"/proc/{pid}/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    web.submit()
+    before = resident_kib()
+    sent = 0
+    with web.connect() as client:
+        client.sendall(
+            POST + b"Transfer-Encoding: chunked\r\n\r\n3b9aca00\r\n"  # one chunk of a gigabyte
+        )
+        piece = b" " * 65_536
+        client.setblocking(False)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while sent < 1_000_000_000 and not answer:
+                readable, writable, _ = select.select([client], [client], [], 10)
+                if readable:
+                    answer = client.recv(65_536)
+                elif writable:
+                    sent += client.send(piece)
+        assert answer.startswith(b"HTTP/1.1 413 "), answer
+    assert sent < 20_000_000
+    assert resident_kib() - before < 5_000
+
+
+def test_a_large_body_that_is_sent_to_its_end_gets_its_413(web: WebServer) -> None:
+    body = b'{"task_type": "echo", "payload": {"t": "' + b"x" * 5_000_000 + b'"}}'
+    answer = web.submit(body)
+    assert (answer.status, answer.json["code"]) == (413, "PAYLOAD_TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: x\r\n\r\n", 400),
+        (b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\n" + b"".join(b"H%d: x\r\n" % n for n in range(200)) + b"\r\n", 431),
+        (b"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+    ],
+    ids=["no-http", "version", "header", "long-line", "many-headers", "length", "chunk", "tls"],
+)  # fmt: skip
+def test_what_is_not_http_is_refused_with_a_problem_document(web: WebServer, sent: bytes, status: int) -> None:
+    with web.connect() as client:
+        client.sendall(sent)
+        found, body = read_response(client)
+    document = json.loads(body)
+    assert (found, document["status"]) == (status, status)
+    assert document["request_id"]
+    assert "Traceback" not in web.log
+
+
+def test_connections_that_are_cut_off_leave_nothing_behind(web: WebServer, wait_until: Callable[..., Any]) -> None:
+    [pid] = web.worker_pids()
+
+    def open_files() -> int:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+
+    web.submit()
+    before = open_files()
+    for n in range(200):
+        client = web.connect()
+        if n % 2:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
+        client.close()
+    wait_until(lambda: open_files() <= before + 2, what="the connections to be closed", timeout_s=15)
+    assert web.submit().status == 202
+
+
+def test_two_processes_share_a_port_and_forty_clients_are_all_served(server: Server) -> None:
+    with running_web(server.safe_url, web_processes=2) as web:
+        assert len(web.worker_pids()) == 2
+        with ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(lambda _: web.submit(), range(40)))
+        assert {answer.status for answer in answers} == {202}
+        assert len({answer.json["task_id"] for answer in answers}) == 40
+
+
+def test_a_second_server_on_a_port_is_refused_in_a_line(web: WebServer) -> None:
+    second = web.start_process()
+    assert second.wait(20) == 1
+    assert "cannot listen on 127.0.0.1" in web.log
+    assert "Traceback" not in web.log
+    assert web.submit().status == 202
+
+
+def test_a_wrong_setting_is_told_in_a_line(server: Server) -> None:
+    web = WebServer(server.safe_url, web_threads="many")
+    try:
+        assert web.process.wait(20) == 1
+        assert "DTQ_WEB_THREADS=many" in web.log
+        assert "Traceback" not in web.log
+    finally:
+        web.close()
+
+
+def test_stopping_answers_those_who_wait_and_does_not_wait_for_the_silent(
+    server: Server, wait_until: Callable[..., Any]
+) -> None:
+    with running_web(server.safe_url) as web:
+        path = web.submit().headers["Location"] + "?wait=30"
+        answers = []
+        waiter = threading.Thread(target=lambda: answers.append(web.call("GET", path, timeout_s=35).status))
+        silent = web.connect()
+        with web.connect() as idle:
+            idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            read_response(idle)
+            waiter.start()
+            time.sleep(0.5)  # until the request waits in the server, which does not tell
+            started = time.monotonic()
+            web.terminate()
+            assert web.process.wait(20) == 0
+        waiter.join(5)
+        silent.close()
+        assert answers == [200]
+        assert time.monotonic() - started < 6
+
+
+def test_the_server_of_a_directory_is_started_by_the_first_request_and_ends_with_the_last_process(
+    wait_until: Callable[..., Any],
+) -> None:
+    with running_web("") as web:
+        assert web.call("GET", "/ready", timeout_s=20).json["redis"]["server"] == "embedded"
+        assert web.submit().status == 202
+        assert "Listening" in web.log
+        web.terminate()
+        assert web.process.wait(20) == 0
+        wait_until(lambda: not (web.directory / ".dtq" / "redis.sock").exists(), what="the server's end")
