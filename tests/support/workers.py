@@ -6,17 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dtq.broker import Broker
 from dtq.model import Claim
+from dtq.redisio import Server
 from dtq.registry import Registry, task
+from dtq.settings import load_settings
+from dtq.streams import Doorbell, LeaderBell
 from dtq.worker.committer import Committer
 from dtq.worker.fetcher import Fetcher
 from dtq.worker.pool import Pool
 from dtq.worker.scheduler import Scheduler
-from dtq.worker.supervisor import Supervisor
+from dtq.worker.state import WorkerState
+from dtq.worker.supervisor import Supervisor, stacks
 from dtq.worker.ticker import Ticker
 from tests.support import PROJECT
 from tests.support.fake_broker import FakeBell, FakeBroker, worker_state
@@ -156,7 +162,9 @@ class Workers:
         self._cwd = cwd
         self._made: list[WorkerProcess] = []
 
-    def spawn(self, *arguments: str, tasks: str = "examples.tasks", ready: bool = True, **settings: Any) -> WorkerProcess:
+    def spawn(
+        self, *arguments: str, tasks: str = "examples.tasks", ready: bool = True, **settings: Any
+    ) -> WorkerProcess:
         """Start a worker. settings: DTQ_* variables by the names of their fields."""
         environment = {f"DTQ_{name.upper()}": str(value) for name, value in settings.items()}
         environment.setdefault("DTQ_TASKS", tasks)
@@ -177,3 +185,51 @@ class Workers:
 def outcomes(broker: FakeBroker, ids: Iterable[str]) -> Sequence[str]:
     """The kinds of the recorded outcomes of tasks."""
     return [broker.outcome(task_id).kind for task_id in ids]
+
+
+class LocalWorker:
+    """A whole worker in threads of the test's process, on a real server."""
+
+    def __init__(self, url: str, worker_id: str = "local", **settings: Any) -> None:
+        settings.setdefault("worker_concurrency", 4)
+        self.settings = load_settings(env_file=None, redis_url=url, worker_id=worker_id, **settings)
+        self.registry = Registry()
+        self.server = Server.connect(url)
+        broker = Broker(self.server, self.settings)
+        self.state = WorkerState(
+            worker_id=worker_id,
+            settings=self.settings,
+            registry=self.registry,
+            broker=broker,
+            queues=self.settings.queues,
+            concurrency=self.settings.worker_concurrency,
+        )
+        self._bells = (Doorbell(self.server, broker.keys, self.state.queues), LeaderBell(self.server, broker.keys))
+        self.supervisor = Supervisor(self.state, *self._bells)
+        self.code: int | None = None
+        self._thread = threading.Thread(target=self._run, name=f"worker {worker_id}", daemon=True)
+
+    def task(self, name: str, **options: Any) -> Any:
+        """`@task` for this worker's registry."""
+        return task(name, registry=self.registry, **options)
+
+    def start(self) -> LocalWorker:
+        self._thread.start()
+        return self
+
+    def stop(self, *, now: bool = False) -> int:
+        """End it; returns the exit code. now: without draining."""
+        if self._thread.is_alive():
+            self.supervisor.stop()
+            if now:
+                self.supervisor.stop()
+        self._thread.join(40)
+        assert not self._thread.is_alive(), stacks()
+        for bell in self._bells:
+            bell.close()
+        self.server.close()
+        assert self.code is not None
+        return self.code
+
+    def _run(self) -> None:
+        self.code = self.supervisor.run()

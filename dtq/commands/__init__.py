@@ -1,0 +1,1 @@
+"""The commands of `flask dtq`, one module for each noun, and what keeps `flask dtq up` running."""

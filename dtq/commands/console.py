@@ -1,0 +1,207 @@
+"""What all commands share: groups that turn errors into exit codes, a client, JSON, times, and how things are named."""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from dtq.errors import (
+    ConfigurationError,
+    DtqError,
+    IdempotencyInProgress,
+    IdempotencyKeyReused,
+    InvalidTask,
+    NewerSchema,
+    PayloadTooLarge,
+    QueueFull,
+    RedisFull,
+    RedisUnavailable,
+    ScheduleFull,
+    ServerStartFailed,
+    TaskFinished,
+    TaskNotFound,
+    TooManyQueues,
+    UnknownTaskType,
+    WrongState,
+)
+from dtq.log import escape
+from dtq.model import rfc3339
+from dtq.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from dtq.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_TASK_ID = re.compile(r"[0-9a-fA-F]{32}")
+_SHORT_NAMES = {"ls": "list"}
+
+
+class Exit(IntEnum):
+    """How a command ends."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    WRONG_STATE = 4
+    FULL = 5
+    REDIS_AWAY = 69
+    GAVE_UP = 75
+    CONFIGURATION = 78
+
+
+_EXITS: Sequence[tuple[tuple[type[DtqError], ...], Exit]] = (
+    ((InvalidTask, PayloadTooLarge, UnknownTaskType, IdempotencyKeyReused), Exit.USAGE),
+    ((TaskNotFound,), Exit.NOT_FOUND),
+    ((TaskFinished, WrongState, IdempotencyInProgress, NewerSchema), Exit.WRONG_STATE),
+    ((QueueFull, ScheduleFull, TooManyQueues, RedisFull), Exit.FULL),
+    ((RedisUnavailable, ServerStartFailed), Exit.REDIS_AWAY),
+    ((ConfigurationError,), Exit.CONFIGURATION),
+)
+
+
+class Failure(click.ClickException):
+    """Ends the command with one line on stderr and an exit code."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        """message: may have several lines; they are joined."""
+        super().__init__(escape("; ".join(line.strip() for line in message.splitlines() if line.strip())))
+        self.exit_code = int(code)  # type: ignore[misc]  # click means a code a class; here each error has its own
+
+    @classmethod
+    def of(cls, error: DtqError) -> Failure:
+        """Return what an error of dtq means for a command."""
+        code = next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.FAILED)
+        return cls(error.message, code)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write the line."""
+        click.secho(f"Error: {self.message}", file=file, err=file is None, fg="red", color=self.show_color)
+
+
+class Group(click.Group):
+    """A group whose commands may be imported when they are called, and end by the table of exit codes."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **options: Any) -> None:
+        """lazy: `module:attribute` by name of command, in the order of the help."""
+        super().__init__(*args, **options)
+        self._lazy = lazy or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order in which they were added."""
+        return [*self._lazy, *(name for name in self.commands if name not in self._lazy)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported now if need be."""
+        name = _SHORT_NAMES.get(cmd_name, cmd_name)
+        if name not in self.commands and name in self._lazy:
+            module, _, attribute = self._lazy[name].partition(":")
+            self.add_command(getattr(importlib.import_module(module), attribute), name)
+        return super().get_command(ctx, name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command of the group."""
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
+        try:
+            return super().invoke(ctx)
+        except DtqError as error:
+            raise Failure.of(error) from None
+
+
+# --- what commands use ------------------------------------------------------------------------------------------------
+
+
+def settings() -> Settings:
+    """Read the settings. Raises ConfigurationError."""
+    return load_settings()
+
+
+def connect() -> Client:
+    """Return a client that is closed when the command ends."""
+    from dtq.client import Client
+
+    return click.get_current_context().with_resource(Client(settings=settings()))
+
+
+def redis_now(client: Client) -> float:
+    """Return the time on Redis's clock, to which all stored times belong."""
+    seconds, micros = client.server.call("TIME")
+    return int(seconds) + int(micros) / 1e6
+
+
+def actor() -> str:
+    """Return who the history and the audit say did it."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return f"cli:{os.getuid()}"
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON document to stdout: for people on a terminal, in one line otherwise."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if on_terminal() else None, default=str))
+
+
+def on_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def json_option(command: F) -> F:
+    """Add `--json`, as the parameter `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")(command)
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def when(seconds: float | None, now: float) -> str:
+    """Return a moment for a table: relative to `now` on a terminal, else as RFC 3339; `-` for None."""
+    if seconds is None:
+        return "-"
+    if not on_terminal():
+        return rfc3339(seconds) or "-"
+    away_s = seconds - now
+    return f"in {duration(away_s)}" if away_s > 0.5 else f"{duration(-away_s)} ago"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time in one unit, such as `3 s`; `-` for None."""
+    if seconds is None:
+        return "-"
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    for limit, size, unit in ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h")):
+        if round(seconds / size) * size < limit:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds / 86_400)} d"
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def checked_queue(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse what cannot be the name of a queue."""
+    if value is not None and not _QUEUE.fullmatch(value):
+        raise click.BadParameter("a queue's name is 1 to 64 of a-z 0-9 _ - and begins with a letter or a digit")
+    return value
+
+
+def checked_id(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse what cannot be the id of a task."""
+    if not _TASK_ID.fullmatch(value):
+        raise click.BadParameter(f"{escape(value)[:80]} is no task id: they are 32 hexadecimal digits")
+    return value.lower()

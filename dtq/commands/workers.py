@@ -1,0 +1,103 @@
+"""`flask dtq worker`: who works, and working."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dtq.commands.console import Exit, Failure, Group, connect, json_option, print_json, redis_now, when
+from dtq.commands.tables import Column, print_table
+from dtq.model import WorkerInfo, rfc3339
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+WORKER_COLUMNS = (
+    Column(name="WORKER", cut=True),
+    Column(name="STATE"),
+    Column(name="RUNNING", right=True),
+    Column(name="QUEUES", cut=True),
+    Column(name="HEARTBEAT", right=True),
+    Column(name="STARTED", right=True, optional=True),
+    Column(name="HOST", cut=True, optional=True),
+    Column(name="PID", right=True, optional=True),
+)
+
+
+@click.group("worker", cls=Group)
+def worker() -> None:
+    """Look at workers, or be one."""
+
+
+@worker.command("list")
+@json_option
+def list_workers(as_json: bool) -> None:
+    """List the live workers."""
+    client = connect()
+    found = client.queries.workers()
+    if as_json:
+        print_json({"workers": [as_shown(one) for one in found]})
+    else:
+        print_workers(found, redis_now(client))
+
+
+def print_workers(found: Sequence[WorkerInfo], now: float) -> None:
+    """Write a table of workers."""
+    rows = [
+        (
+            one.worker_id,
+            one.state,
+            f"{one.running}/{one.concurrency}",
+            ",".join(one.queues),
+            when(one.heartbeat_at, now),
+            when(one.started_at, now),
+            one.host,
+            one.pid,
+        )
+        for one in found
+    ]
+    print_table(WORKER_COLUMNS, rows, empty="no worker is running")
+
+
+def as_shown(info: WorkerInfo) -> dict[str, Any]:
+    """Return a worker as the API shows it."""
+    return {
+        "worker_id": info.worker_id,
+        "state": info.state,
+        "queues": list(info.queues),
+        "task_types": list(info.task_types),
+        "concurrency": info.concurrency,
+        "running": info.running,
+        "held": info.held,
+        "abandoned_threads": info.abandoned_threads,
+        "lease_s": info.lease_s,
+        "started_at": rfc3339(info.started_at),
+        "heartbeat_at": rfc3339(info.heartbeat_at),
+        "host": info.host,
+        "pid": info.pid,
+        "version": info.version,
+    }
+
+
+@worker.command("run", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(arguments: tuple[str, ...]) -> None:
+    """Run a worker: `python worker.py`, with the same options; --help tells them."""
+    script = worker_script()
+    environment = {name: value for name, value in os.environ.items() if name != "FLASK_RUN_FROM_CLI"}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # In place of this process: signals reach the worker itself, and it has nothing of Flask in its memory.
+    os.execve(sys.executable, [sys.executable, script, *arguments], environment)
+
+
+def worker_script() -> str:
+    """Return the path of `worker.py`. Raises Failure where only the package dtq is installed."""
+    script = PROJECT / "worker.py"
+    if not script.is_file():
+        raise Failure(f"there is no {script}: run this from a clone of dtq", Exit.CONFIGURATION)
+    return str(script)

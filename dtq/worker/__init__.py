@@ -1,0 +1,1 @@
+"""The worker process: one file a background actor, put together by `supervisor`."""

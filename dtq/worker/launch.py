@@ -1,0 +1,145 @@
+"""From settings to a running worker in this process, and to its exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import signal
+import socket
+import threading
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from dtq import registry
+from dtq.broker import Broker
+from dtq.embedded import EmbeddedServer
+from dtq.errors import ConfigurationError, ServerStartFailed
+from dtq.redisio import Server
+from dtq.registry import Registry
+from dtq.settings import Settings
+from dtq.streams import Doorbell, LeaderBell
+from dtq.worker.state import WorkerState
+from dtq.worker.supervisor import ExitCode, Supervisor
+
+if TYPE_CHECKING:
+    from dtq.client import Client
+
+log = logging.getLogger(__name__)
+
+MAX_ID_CHARS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a command line says of one run, beside the settings."""
+
+    max_tasks: int | None = None
+    """Take no more than this many tasks, then end."""
+    burst: bool = False
+    """End when there is nothing left to do."""
+    number: int | None = None
+    """Which of several processes this is; None for the only one."""
+
+
+def new_worker_id(settings: Settings, number: int | None = None) -> str:
+    """Return the worker's id: the one that was given, or one that nobody had before."""
+    if settings.worker_id:
+        return settings.worker_id if number is None else f"{settings.worker_id}-{number}"
+    host = re.sub(r"[^A-Za-z0-9_.:-]", "-", socket.gethostname())
+    return f"{host[: MAX_ID_CHARS - 20]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def run_worker(settings: Settings, options: Options, handlers: Registry | None = None) -> ExitCode:
+    """Run one worker in this process until it ends. Errors of the start are logged, and told by the exit code.
+
+    Called from the main thread it takes the signals TERM, INT, USR1 and USR2.
+    """
+    known = registry.default if handlers is None else handlers
+    embedded: EmbeddedServer | None = None
+    try:
+        known.load(settings.tasks)
+        url = settings.redis_url
+        if not url:
+            embedded = EmbeddedServer(settings.directory, settings.redis_server or None)
+            embedded.ensure()
+            url = embedded.url
+        server = Server.connect(url, namespace=settings.namespace)
+    except ServerStartFailed as error:
+        log.error("%s", error)
+        return ExitCode.REDIS_AWAY
+    except ConfigurationError as error:
+        log.error("%s", error)
+        return ExitCode.CONFIGURATION
+    try:
+        return _run(settings, options, known, server, embedded)
+    finally:
+        server.close()
+        if embedded is not None:
+            embedded.release()
+
+
+def _run(
+    settings: Settings, options: Options, handlers: Registry, server: Server, embedded: EmbeddedServer | None
+) -> ExitCode:
+    broker = Broker(server, settings)
+    state = WorkerState(
+        worker_id=new_worker_id(settings, options.number),
+        settings=settings,
+        registry=handlers,
+        broker=broker,
+        queues=settings.queues,
+        concurrency=settings.worker_concurrency,
+        max_tasks=options.max_tasks,
+        burst=options.burst,
+    )
+    doorbell = Doorbell(server, broker.keys, state.queues)
+    leader_bell = LeaderBell(server, broker.keys)
+    supervisor = Supervisor(state, doorbell, leader_bell, start_redis=None if embedded is None else embedded.ensure)
+    log.info(
+        "worker %s: queues %s, %d slots, Redis %s, tasks %s",
+        state.worker_id,
+        ",".join(state.queues),
+        state.concurrency,
+        server.safe_url if embedded is None else f"embedded ({server.safe_url})",
+        ", ".join(handlers.names()) or "none",
+    )
+    registry.use_client(make=lambda: _client_of(settings))
+    before = _take_signals(supervisor)
+    try:
+        return supervisor.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        made = registry.use_client()
+        if made is not None:
+            made.close()
+        doorbell.close()
+        leader_bell.close()
+
+
+def _take_signals(supervisor: Supervisor) -> dict[int, Any]:
+    """Install the handlers, which only set flags. Returns those that were there before."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        supervisor.stop()
+
+    def be_quiet(number: int, frame: FrameType | None) -> None:
+        supervisor.be_quiet()
+
+    def show_stacks(number: int, frame: FrameType | None) -> None:
+        supervisor.show_stacks()
+
+    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR1: be_quiet, signal.SIGUSR2: show_stacks}
+    return {number: signal.signal(number, handler) for number, handler in wanted.items()}
+
+
+def _client_of(settings: Settings) -> Client:
+    """Return the client of `handler.submit` in this worker. Made at its first use: a worker imports what it runs."""
+    from dtq.client import Client
+
+    return Client(settings=settings)

@@ -1,0 +1,103 @@
+"""The leader's work: moves what is due, takes back what dead workers held, clears away what is past its time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from dtq.errors import RedisUnavailable
+from dtq.redisio import Interrupted
+from dtq.worker.service import Service
+from dtq.worker.state import WorkerState
+
+if TYPE_CHECKING:
+    from dtq.streams import LeaderBell
+
+log = logging.getLogger(__name__)
+
+PROMOTE_BATCH = 100
+RECLAIM_BATCH = 100
+RECLAIM_INTERVAL_S = 1.0
+SWEEP_BATCH = 200
+SWEEP_INTERVAL_S = 5.0
+RECONCILE_BATCH = 200
+RECONCILE_INTERVAL_S = 1.0
+LONGEST_SLEEP_S = 5.0
+YIELD_S = 0.002
+"""Between two batches of a backlog: claims and commits come in between."""
+
+
+class Scheduler(Service):
+    """Works while this worker leads; sleeps until the next due time or a ring of the leader's bell."""
+
+    def __init__(self, state: WorkerState, bell: LeaderBell) -> None:
+        super().__init__("scheduler", state.outage)
+        self._state = state
+        self._bell = bell
+        self._upkeep = state.broker.upkeep
+        self._leads = threading.Event()
+        self._reclaim_at = 0.0
+        self._sweep_at = 0.0
+        self._reconcile_at = 0.0
+
+    def lead(self, leads: bool) -> None:
+        """Begin or cease to lead: the ticker has asked for the lock."""
+        if leads and not self._leads.is_set():
+            log.debug("this worker leads: it promotes, reclaims and sweeps")
+            self._leads.set()
+        elif not leads and not self._stop.is_set():
+            self._leads.clear()
+
+    def interrupt(self) -> None:
+        """Cut the sleep short."""
+        self._leads.set()
+        self._bell.interrupt()
+
+    def step(self) -> bool:
+        """Do what is due, then sleep until something is. Raises RedisUnavailable."""
+        if not self._leads.wait(LONGEST_SLEEP_S) or self._stop.is_set():
+            return True
+        promotion = self._upkeep.promote(limit=PROMOTE_BATCH)
+        self._state.outage.over()
+        more = promotion.moved >= PROMOTE_BATCH
+        now = time.monotonic()
+        if now >= self._reclaim_at:
+            full = self._upkeep.reclaim(limit=RECLAIM_BATCH) >= RECLAIM_BATCH
+            self._reclaim_at = now if full else now + RECLAIM_INTERVAL_S
+            more = more or full
+        if now >= self._sweep_at:
+            full = self._upkeep.sweep(limit=SWEEP_BATCH) >= SWEEP_BATCH
+            self._sweep_at = now if full else now + SWEEP_INTERVAL_S
+            more = more or full
+        if now >= self._reconcile_at:
+            self._reconcile_at = now + RECONCILE_INTERVAL_S
+            self._reconcile()
+        if more:
+            self._stop.wait(YIELD_S)
+        else:
+            self._sleep(promotion.next_due_s)
+        return True
+
+    def finish(self) -> None:
+        """Let another worker lead at once."""
+        try:
+            self._state.broker.resign(self._state.worker_id)
+        except RedisUnavailable:
+            log.info("could not resign; the leader's lock ends by itself")
+
+    def _sleep(self, next_due_s: float | None) -> None:
+        sleep_s = min(LONGEST_SLEEP_S, self._reclaim_at - time.monotonic(), self._reconcile_at - time.monotonic())
+        if next_due_s is not None:
+            sleep_s = min(sleep_s, next_due_s)
+        if sleep_s > 0:
+            try:
+                self._bell.wait(sleep_s)
+            except Interrupted:  # this worker stops
+                return
+
+    def _reconcile(self) -> None:
+        done = self._upkeep.reconcile(limit=RECONCILE_BATCH)
+        if done.repaired:
+            log.warning("put %d tasks back in place that their queue had lost", done.repaired)

@@ -1,0 +1,138 @@
+"""What the actors of one worker share: the tasks in its hands, what is known of task types, and its mode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from dtq.model import Claim, Outcome
+from dtq.registry import Registry
+from dtq.settings import Settings
+from dtq.worker.context import TaskContext
+from dtq.worker.outage import Outage
+from dtq.worker.stats import Stats
+
+if TYPE_CHECKING:
+    from dtq.broker import Broker
+
+Mode = Literal["running", "quiet", "draining"]
+
+
+class Job:
+    """A claim on its way through this worker: from the fetcher through a runner to the committer."""
+
+    __slots__ = ("cancelled", "claim", "claimed_at", "context", "lost", "outcome", "released", "started_at")
+
+    def __init__(self, claim: Claim, claimed_at: float) -> None:
+        self.claim = claim
+        self.claimed_at = claimed_at
+        """Monotonic."""
+        self.started_at = 0.0
+        """Monotonic; 0 before the start."""
+        self.context: TaskContext | None = None
+        """While the handler runs, and afterwards."""
+        self.outcome: Outcome | None = None
+        """Set once, before the job goes to the committer."""
+        self.lost = False
+        """The claim is over: write nothing."""
+        self.released = False
+        """The worker shuts down: what the handler does after its interruption does not count."""
+        self.cancelled = False
+        """Somebody asked for the task's cancellation."""
+
+    def stop(self, *, lost: bool = False) -> None:
+        """Let the handler see that its task is cancelled; or, lost, that nobody wants its result any more."""
+        self.lost = self.lost or lost
+        self.cancelled = True
+        if self.context is not None:
+            self.context.cancelled = True
+
+
+class Holdings:
+    """The jobs that this worker holds, by task id, from the claim until Redis has recorded what became of them.
+
+    Used by several threads without a lock: each method is one operation on the dict, or works on a copy.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Take a job into the books."""
+        self._jobs[job.claim.task_id] = job
+
+    def get(self, task_id: str) -> Job | None:
+        """Return the job of a task, or None when it is not held."""
+        return self._jobs.get(task_id)
+
+    def holds(self, job: Job) -> bool:
+        """Whether this very job is held: its task may have been claimed anew meanwhile."""
+        return self._jobs.get(job.claim.task_id) is job
+
+    def remove(self, job: Job) -> None:
+        """Strike a job out, unless its task is held under a newer claim. May be called again."""
+        if self._jobs.get(job.claim.task_id) is job:
+            self._jobs.pop(job.claim.task_id, None)
+
+    def ids(self) -> Sequence[str]:
+        """Return the ids of all held tasks."""
+        return list(self._jobs)
+
+    def jobs(self) -> list[Job]:
+        """Return all held jobs, the longest held first."""
+        return list(self._jobs.values())
+
+    def held_since(self, moment: float) -> list[Job]:
+        """Return the jobs claimed before `moment` (monotonic)."""
+        return [job for job in self.jobs() if job.claimed_at <= moment]
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerState:
+    """One worker: what it is called, what it serves, what it holds, and whether it takes more."""
+
+    worker_id: str
+    settings: Settings
+    registry: Registry
+    broker: Broker
+    queues: Sequence[str]
+    concurrency: int
+    max_tasks: int | None = None
+    """Take no more than this many tasks, then end; None: no limit."""
+    burst: bool = False
+    """End when there is nothing left to do."""
+    holdings: Holdings = field(default_factory=Holdings)
+    outage: Outage = field(default_factory=Outage)
+    stats: Stats = field(default_factory=Stats)
+    started_at: float = field(default_factory=time.time)
+    quiet: bool = False
+    draining: bool = False
+    exhausted: bool = False
+    """Nothing more will be claimed: a burst found its queues empty."""
+
+    @property
+    def taken(self) -> int:
+        """Tasks that were claimed and not given back."""
+        return self.stats.claimed - self.stats.handed_back
+
+    @property
+    def lease_s(self) -> float:
+        """The lease that this worker works under, seconds."""
+        return self.settings.visibility_timeout_s
+
+    @property
+    def mode(self) -> Mode:
+        """The state that the heartbeat tells."""
+        if self.draining:
+            return "draining"
+        return "quiet" if self.quiet else "running"
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new tasks may be claimed."""
+        return not (self.quiet or self.draining or self.exhausted)

@@ -1,0 +1,300 @@
+"""Puts the actors of one worker together, watches over them, and takes them apart in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from dtq.errors import DtqError, RedisUnavailable
+from dtq.worker.committer import Committer
+from dtq.worker.fetcher import Fetcher
+from dtq.worker.handback import SHUTDOWN_PATIENCE_S, give_back
+from dtq.worker.pool import Pool
+from dtq.worker.scheduler import Scheduler
+from dtq.worker.service import Service
+from dtq.worker.state import WorkerState
+from dtq.worker.ticker import Ticker
+
+if TYPE_CHECKING:
+    from dtq.streams import Doorbell, LeaderBell
+
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 0.1
+STUCK_S = 20.0
+"""A service that has not finished a step for so long is stuck: its steps wait for a few seconds at most."""
+STUCK_DRAIN_S = 5.0
+MAX_REVIVALS = 5
+"""A service whose thread died more often than this is not started again: the process ends."""
+START_PATIENCE_S = 10.0
+"""How long a worker that starts waits for a Redis that does not answer; for one that is loading it waits on."""
+START_REDIS_INTERVAL_S = 2.0
+RELEASE_PATIENCE_S = 0.5
+"""How long an interrupted handler gets to end, when its task is about to be handed back."""
+COMMIT_PATIENCE_S = 5.0
+SWITCH_INTERVAL_S = 0.0005
+"""With busy handlers a thread that comes back from the network waits for this long, not for ten times as much."""
+
+
+class ExitCode(IntEnum):
+    """How a worker process ends."""
+
+    CLEAN = 0
+    HANDED_BACK = 1
+    REDIS_AWAY = 69
+    CRASHED = 70
+    TOO_MANY_ABANDONED = 71
+    BURST_WITH_FAILURES = 75
+    CONFIGURATION = 78
+
+
+@dataclass(slots=True)
+class Requests:
+    """What signals, operators and the watch over the actors ask of the supervisor. They only set these."""
+
+    stop: bool = False
+    """Drain and end."""
+    leave: bool = False
+    """Do not drain: hand back and end now."""
+    code: ExitCode = ExitCode.CLEAN
+    """How to end, unless something worse comes."""
+    drain_s: float | None = None
+    """Instead of DTQ_DRAIN_TIMEOUT_S."""
+    stacks: bool = False
+    """Write the stacks of all threads to stderr."""
+
+
+class Supervisor:
+    """One worker in this process. `run` returns its exit code."""
+
+    def __init__(
+        self,
+        state: WorkerState,
+        doorbell: Doorbell,
+        leader_bell: LeaderBell,
+        start_redis: Callable[[], object] | None = None,
+    ) -> None:
+        """start_redis: starts the embedded server again if it is gone; None for a server that others look after."""
+        self.state = state
+        self.requests = Requests()
+        self.committer = Committer(state)
+        self.pool = Pool(state, self.committer.put)
+        self.scheduler = Scheduler(state, leader_bell)
+        self.ticker = Ticker(state, self.pool, self.scheduler, self.stop)
+        self.fetcher = Fetcher(state, self.pool, doorbell, lambda: self.committer.backlog)
+        self._services: Sequence[Service] = (
+            self.pool.watchdog,
+            self.committer,
+            self.ticker,
+            self.scheduler,
+            self.fetcher,
+        )
+        self._start_redis = start_redis
+        self._start_redis_at = 0.0
+        self._parent = os.getppid()
+        self._revivals = 0
+        self._beats: dict[str, tuple[int, int]] = {}
+
+    # --- asked from outside -------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask for a drain; asked again, for an end without draining. Only sets flags: fit for a signal handler."""
+        if self.requests.stop:
+            self.requests.leave = True
+        self.requests.stop = True
+
+    def be_quiet(self) -> None:
+        """Claim nothing more, go on with what is held, stay."""
+        self.state.quiet = True
+
+    def show_stacks(self) -> None:
+        """Ask for the stacks of all threads."""
+        self.requests.stacks = True
+
+    # --- the life of a worker -----------------------------------------------------------------------------------------
+
+    def run(self) -> ExitCode:
+        """Start, work until something ends it, shut down. Returns the exit code."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        if not self._register():
+            return ExitCode.CLEAN if self.requests.stop else ExitCode.REDIS_AWAY
+        self.start()
+        while not self.requests.stop:
+            time.sleep(CHECK_INTERVAL_S)
+            self.check()
+        return self.shut_down()
+
+    def start(self) -> None:
+        """Start all threads, intake last."""
+        self.pool.start()
+        for service in self._services:
+            service.start()
+
+    def check(self) -> None:
+        """Look after the actors once: start again what died, end when something cannot go on or nothing is left."""
+        if self.requests.stacks:
+            self.requests.stacks = False
+            log.warning("stacks of all threads:\n%s", stacks())
+        self.pool.revive()
+        for service in self._services:
+            if service.died:
+                self._revivals += 1
+                log.error("the thread of %s died and is started again", service.name)
+                if self._revivals > MAX_REVIVALS:
+                    self._end(ExitCode.CRASHED, "threads die again and again")
+                    return
+                service.start()
+            elif self._is_stuck(service):
+                self._end(ExitCode.CRASHED, f"{service.name} is stuck", drain_s=STUCK_DRAIN_S)
+        self._look_after_redis()
+        if os.getppid() != self._parent:
+            self._parent = os.getppid()
+            log.warning("the parent process is gone; this worker stops")
+            self.requests.stop = True
+        limit = self.state.settings.max_abandoned_threads
+        if self.pool.abandoned > limit:
+            self._end(ExitCode.TOO_MANY_ABANDONED, f"more than {limit} threads were written off; restart this worker")
+        self._end_when_done()
+
+    def shut_down(self) -> ExitCode:
+        """Drain, then take everything apart. Returns the exit code.
+
+        The order, intake first and renewal last:
+        1. fetcher: claims nothing more and hands back what has not started
+        2. scheduler: resigns, so that another worker leads at once
+        3. runners: drain; what is unfinished afterwards is interrupted, or written off
+        4. committer: records every outcome, so that only unfinished work is left
+        5. hand back what is left
+        6. ticker: has renewed all leases until here; takes the worker off the list
+        """
+        state = self.state
+        state.draining = True
+        log.info("draining: nothing more is claimed", extra={"running": len(self.pool.running())})
+        self.fetcher.stop()
+        self.scheduler.stop()
+        self.fetcher.join(SHUTDOWN_PATIENCE_S + 2.0)
+        drained = self._drain()
+        if not drained:
+            log.warning("handing back unfinished tasks", extra={"running": len(self.pool.running())})
+            self.pool.release(RELEASE_PATIENCE_S)
+        self.pool.stop()
+        self._wait(lambda: self.committer.backlog == 0 or not self.committer.alive, COMMIT_PATIENCE_S)
+        self.committer.stop()
+        self.committer.join(COMMIT_PATIENCE_S)
+        handed_back = self._hand_back_rest()
+        self.ticker.stop()
+        self.ticker.join(SHUTDOWN_PATIENCE_S + 2.0)
+        self.scheduler.join(1.0)
+        self.pool.join(1.0)
+        return self._exit_code(handed_back + len(state.holdings))
+
+    # --- steps of it --------------------------------------------------------------------------------------------------
+
+    def _register(self) -> bool:
+        """Make this worker known. Returns False when Redis did not answer for long, or when told to stop."""
+        give_up_at = time.monotonic() + START_PATIENCE_S
+        pause_s, said = 0.1, False
+        while not self.requests.stop:
+            try:
+                self.ticker.register()
+            except RedisUnavailable as error:
+                reason = error.context.get("reason")
+                if reason == "auth" or (reason == "unreachable" and time.monotonic() >= give_up_at):
+                    log.error("cannot start: %s", error)
+                    return False
+                if not said:
+                    log.warning("waiting for Redis: %s", error)
+                    said = True
+                time.sleep(pause_s)
+                pause_s = min(1.0, pause_s * 2)
+            else:
+                return True
+        return False
+
+    def _drain(self) -> bool:
+        """Wait for what runs. Returns whether all of it ended."""
+        asked, requests = time.monotonic(), self.requests
+        limit_s = self.state.settings.drain_timeout_s if requests.drain_s is None else requests.drain_s
+        while self.pool.outstanding:
+            if requests.leave or time.monotonic() - asked >= limit_s:
+                return False
+            time.sleep(0.02)
+            self.pool.revive()
+        return True
+
+    def _hand_back_rest(self) -> int:
+        rest = [job for job in self.state.holdings.jobs() if job.outcome is None]
+        if not rest:
+            return 0
+        try:
+            return give_back(self.state, rest, patience_s=SHUTDOWN_PATIENCE_S)
+        except DtqError as error:
+            log.warning("could not hand back %d tasks, they run again after their leases: %s", len(rest), error)
+            return len(rest)
+
+    def _exit_code(self, handed_back: int) -> ExitCode:
+        code = self.requests.code
+        if code is ExitCode.CLEAN and handed_back:
+            code = ExitCode.HANDED_BACK
+        if code is ExitCode.CLEAN and self.state.burst and self.committer.failed_tasks:
+            code = ExitCode.BURST_WITH_FAILURES
+        stats = self.state.stats
+        log.info(
+            "worker stopped: %d succeeded, %d retried, %d failed, %d handed back",
+            stats.succeeded,
+            stats.retried,
+            stats.failed,
+            stats.handed_back,
+            extra={"exit_code": int(code)},
+        )
+        return code
+
+    def _end(self, code: ExitCode, why: str, drain_s: float | None = None) -> None:
+        if self.requests.code is ExitCode.CLEAN:
+            log.error("ending this worker: %s", why)
+            self.requests.code, self.requests.drain_s = code, drain_s
+        self.requests.stop = True
+
+    def _end_when_done(self) -> None:
+        state = self.state
+        done = state.exhausted or (state.max_tasks is not None and state.taken >= state.max_tasks)
+        if done and not len(state.holdings):
+            self.requests.stop = True
+
+    def _look_after_redis(self) -> None:
+        if self._start_redis is None or not self.state.outage.away or time.monotonic() < self._start_redis_at:
+            return
+        self._start_redis_at = time.monotonic() + START_REDIS_INTERVAL_S
+        try:
+            self._start_redis()
+        except DtqError as error:
+            log.warning("the embedded server cannot be started: %s", error)
+
+    def _is_stuck(self, service: Service) -> bool:
+        """Whether a service has been in one step for too long, counted in looks: time may stand still for all of us."""
+        beats, looks = self._beats.get(service.name, (-1, 0))
+        looks = looks + 1 if beats == service.beats else 0
+        self._beats[service.name] = (service.beats, looks)
+        return looks * CHECK_INTERVAL_S > STUCK_S
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def stacks() -> str:
+    """Return where every thread of this process is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    return "\n".join(
+        f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}" for ident, frame in frames.items()
+    )

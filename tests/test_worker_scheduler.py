@@ -1,0 +1,116 @@
+"""The leader's work, step by step."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dtq.errors import RedisUnavailable
+from dtq.upkeep import Promotion, Reconciliation
+from dtq.worker.scheduler import PROMOTE_BATCH, RECLAIM_INTERVAL_S
+from tests.support.workers import Unit
+
+
+@pytest.fixture
+def unit():
+    made = Unit()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def leader(unit):
+    unit.scheduler.lead(True)
+    return unit
+
+
+def names(unit):
+    return [call[0] for call in unit.broker.calls]
+
+
+def test_who_does_not_lead_does_nothing(unit, monkeypatch):
+    monkeypatch.setattr("dtq.worker.scheduler.LONGEST_SLEEP_S", 0.01)
+    unit.scheduler.step()
+    assert names(unit) == []
+
+
+def test_the_leader_promotes_reclaims_sweeps_and_reconciles(leader):
+    leader.broker.promotions = [Promotion(0, 0.01)] * 3
+    leader.scheduler.step()
+    assert names(leader) == ["promote", "reclaim", "sweep", "reconcile"]
+    leader.scheduler.step()
+    assert names(leader)[4:] == ["promote"], "the rest has its own rhythm"
+    leader.scheduler._reclaim_at -= RECLAIM_INTERVAL_S
+    leader.scheduler.step()
+    assert "reclaim" in names(leader)[5:]
+
+
+def test_redis_15_a_backlog_is_moved_in_batches_without_sleeping(leader):
+    leader.broker.promotions = [Promotion(PROMOTE_BATCH, None)] * 20
+    began = time.monotonic()
+    for _ in range(20):
+        leader.scheduler.step()
+    assert time.monotonic() - began < 1
+    assert len(leader.broker.named("promote")) == 20
+    assert leader.leader_bell.waits == []
+
+
+def test_it_sleeps_until_the_next_due_time(leader):
+    leader.scheduler.step()
+    leader.broker.promotions = [Promotion(0, 0.05), Promotion(0, 0.0)]
+    leader.scheduler.step()
+    assert leader.leader_bell.waits[-1] == 0.05
+    waits = len(leader.leader_bell.waits)
+    leader.scheduler.step()
+    assert len(leader.leader_bell.waits) == waits, "something is due already"
+
+
+def test_it_never_sleeps_past_the_next_look_at_ended_leases(leader):
+    leader.scheduler.step()
+    assert leader.leader_bell.waits[-1] <= RECLAIM_INTERVAL_S
+
+
+def test_a_ring_ends_the_sleep(leader):
+    leader.scheduler.step()
+    leader.broker.leader_bell.set()
+    began = time.monotonic()
+    leader.scheduler.step()
+    assert time.monotonic() - began < 0.5
+
+
+def test_full_batches_are_followed_by_the_next_at_once(leader, monkeypatch):
+    monkeypatch.setattr(leader.broker, "sweep", lambda limit: limit)
+    leader.scheduler.step()
+    assert leader.leader_bell.waits == []
+    assert leader.scheduler._sweep_at <= time.monotonic()
+
+
+def test_repairs_are_told(leader, monkeypatch, caplog):
+    monkeypatch.setattr(leader.broker, "reconcile", lambda limit: Reconciliation(10, 3, True))
+    leader.scheduler.step()
+    assert "put 3 tasks back in place" in caplog.text
+
+
+def test_at_its_end_it_lets_another_worker_lead(leader, wait_until):
+    leader.scheduler.start()
+    wait_until(lambda: leader.broker.named("promote"), what="the first step")
+    leader.scheduler.stop()
+    assert leader.scheduler.join(5)
+    assert names(leader)[-1] == "resign"
+
+
+def test_an_end_without_redis_is_an_end(leader):
+    leader.broker.away = True
+    leader.scheduler.finish()
+    with pytest.raises(RedisUnavailable):
+        leader.scheduler.step()
+
+
+def test_who_ceases_to_lead_stops_working(leader, monkeypatch):
+    monkeypatch.setattr("dtq.worker.scheduler.LONGEST_SLEEP_S", 0.01)
+    leader.scheduler.step()
+    before = len(leader.broker.calls)
+    leader.scheduler.lead(False)
+    leader.scheduler.step()
+    assert len(leader.broker.calls) == before
