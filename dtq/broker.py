@@ -14,21 +14,25 @@ from dtq.errors import (
     DtqError,
     IdempotencyInProgress,
     IdempotencyKeyReused,
+    InvalidTask,
     NewerSchema,
     QueueFull,
+    RedisFull,
+    RedisUnavailable,
     ScheduleFull,
     TaskFinished,
     TaskNotFound,
     TooManyQueues,
+    Undecodable,
     WrongState,
 )
-from dtq.keys import Keys, digest
-from dtq.limits import MemoryGuard, drain_seconds, script_limits
+from dtq.keys import QUEUE_NAME, Keys, digest
+from dtq.limits import LONGEST_DRAIN_S, MemoryGuard, drain_seconds, script_limits
 from dtq.model import Claim, HandlerPolicy, Outcome, Task, WorkerInfo
 from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.settings import Settings
-from dtq.states import Status
+from dtq.states import BANDS, Status
 from dtq.streams import ring
 from dtq.submission import Submission
 from dtq.upkeep import Upkeep
@@ -93,19 +97,28 @@ class Broker:
         """Store submissions, a hundred a round trip; each is accepted or refused by itself, in order.
 
         Returns a task for each that was accepted, the id of the finished task for each that is its replay, and the
-        error for each that was refused.
+        error for each that was refused. When Redis goes away in the middle, that is the error of the rest: what was
+        accepted is told.
         """
         self._memory.check()
         answers: list[Task | Replay | DtqError] = []
+        waits: dict[str, int] = {}
         for start in range(0, len(submissions), ITEMS_A_SCRIPT):
             chunk = submissions[start : start + ITEMS_A_SCRIPT]
             ids = [model.new_task_id() for _ in chunk]
-            replies = self.scripts.run("task_submit", items=map(submit_item, ids, chunk))
+            try:
+                replies = self.scripts.run("task_submit", items=map(submit_item, ids, chunk))
+            except (RedisUnavailable, RedisFull) as error:
+                if not answers:
+                    raise
+                return answers + [error] * (len(submissions) - start)
             for task_id, submission, reply in zip(ids, chunk, replies, strict=True):
-                answers.append(self._submitted(task_id, submission, reply))
+                answers.append(self._submitted(task_id, submission, reply, waits))
         return answers
 
-    def _submitted(self, task_id: str, submission: Submission, reply: list[bytes]) -> Task | Replay | DtqError:
+    def _submitted(
+        self, task_id: str, submission: Submission, reply: list[bytes], waits: dict[str, int]
+    ) -> Task | Replay | DtqError:
         code, detail = reply[0], reply[1]
         if code in (b"NEW", b"AGAIN"):
             return accepted_task(task_id, submission, int(detail))
@@ -128,22 +141,34 @@ class Broker:
             return ScheduleFull(
                 f"{int(detail)} delayed tasks wait already (DTQ_MAX_SCHEDULED); try again later", retry_after=60
             )
-        wait_s = drain_seconds(self.server, self.keys, submission.queue, int(detail))
+        return self._queue_full(submission.queue, int(detail), waits)
+
+    def _queue_full(self, queue: str, depth: int, waits: dict[str, int]) -> QueueFull:
+        """waits: by queue, what was found out for the same batch already."""
+        if queue not in waits:
+            try:
+                waits[queue] = drain_seconds(self.server, self.keys, queue, depth)
+            except RedisUnavailable:  # it was there a moment ago, and what it answered is still true
+                waits[queue] = LONGEST_DRAIN_S
         return QueueFull(
-            f"queue {submission.queue} holds {int(detail)} tasks (DTQ_MAX_QUEUE_DEPTH); try again in {wait_s} s",
-            retry_after=wait_s,
-            depth=int(detail),
+            f"queue {queue} holds {depth} tasks (DTQ_MAX_QUEUE_DEPTH); try again in {waits[queue]} s",
+            retry_after=waits[queue],
+            depth=depth,
         )
 
     # --- claiming and finishing ---------------------------------------------------------------------------------------
 
     def claim(self, worker_id: str, queues: Sequence[str], limit: int) -> ClaimBatch:
-        """Take up to `limit` tasks in strict order: the queues as given, bands 9 to 0, first in first out.
+        """Take up to `limit` tasks (at most 100) in strict order: queues as given, bands 9 to 0, first in first out.
 
         Never repeated: after RedisUnavailable call `settle`, since the tasks may have been given to this worker.
         """
         claims, more, absorbed, newer = self.scripts.run(
-            "task_claim", items=[(queue,) for queue in queues], repeat=False, worker=worker_id, limit=limit
+            "task_claim",
+            items=[(queue,) for queue in queues],
+            repeat=False,
+            worker=worker_id,
+            limit=min(limit, ITEMS_A_SCRIPT),
         )
         return ClaimBatch([claim_from_reply(raw) for raw in claims], more == 1, absorbed, newer)
 
@@ -187,8 +212,11 @@ class Broker:
         return given_back
 
     def progress(self, worker_id: str, claim: Claim, fraction: float, message: str) -> bool:
-        """Publish how far a task is. fraction: 0 to 1. Returns False when the lease was lost."""
-        progress = model.dumps({"fraction": fraction, "message": message[:200]})
+        """Publish how far a task is. fraction: 0 to 1. Returns False when the lease was lost.
+
+        Raises ValueError for a fraction that is not a finite number.
+        """
+        progress = model.dumps({"fraction": fraction, "message": _plain(message)})
         return bool(
             self.scripts.run(
                 "task_progress", id=claim.task_id, claimed_seq=claim.seq, worker=worker_id, progress=progress
@@ -244,8 +272,7 @@ class Broker:
     def deregister(self, worker_id: str, queues: Sequence[str] = ()) -> None:
         """End a worker's record, its leadership and its consumers that have nothing pending."""
         self.scripts.run("worker_leave", worker=worker_id, gone="")
-        for queue in queues:
-            self.scripts.run("worker_forget", worker=worker_id, queue=queue)
+        self.upkeep.forget(worker_id, queues)
 
     def resign(self, worker_id: str) -> None:
         """Give the leader's lock up, if this worker has it, so that another takes over at once."""
@@ -277,14 +304,11 @@ class Broker:
         """Cancel a task, or ask its worker to.
 
         Returns CANCELLED, or RUNNING when the worker was asked.
-        Raises TaskNotFound, TaskFinished, NewerSchema.
+        Raises TaskNotFound, TaskFinished, NewerSchema, Undecodable.
         """
         reply = self.scripts.run("task_cancel", id=task_id, operation_id=_operation_id(), reason=_plain(reason))
         code = reply[0]
-        if code == b"UNKNOWN":
-            raise _not_found(task_id)
-        if code == b"NEWER":
-            raise _newer(task_id)
+        _refuse(code, task_id)
         if code == b"FINISHED":
             status = reply[1].decode()
             raise TaskFinished(f"task {task_id} has ended already: {status}", task_id=task_id, status=status)
@@ -293,8 +317,12 @@ class Broker:
     def requeue(self, task_id: str, actor: str, *, queue: str | None = None, priority: int | None = None) -> None:
         """Queue a dead letter again, its attempts starting anew, optionally elsewhere.
 
-        Raises TaskNotFound, WrongState, NewerSchema, TooManyQueues.
+        Raises TaskNotFound, WrongState, NewerSchema, Undecodable, TooManyQueues, InvalidTask (queue or priority).
         """
+        if queue is not None:
+            _check_queue(queue)
+        if priority is not None and priority not in BANDS:
+            raise _invalid("/priority", "must be an integer from 0 to 9, where 9 is the most urgent")
         mark = model.dumps({"m": f"requeued by {_plain(actor)}", "by": _plain(actor)})[1:-1]
         reply = self.scripts.run(
             "task_requeue",
@@ -305,10 +333,7 @@ class Broker:
             to_priority="" if priority is None else priority,
         )
         code = reply[0]
-        if code == b"UNKNOWN":
-            raise _not_found(task_id)
-        if code == b"NEWER":
-            raise _newer(task_id)
+        _refuse(code, task_id)
         if code == b"TOO_MANY_QUEUES":
             raise TooManyQueues("there are DTQ_MAX_QUEUES queues already; requeue into one of them")
         if code == b"WRONG_STATE":
@@ -316,7 +341,11 @@ class Broker:
             raise WrongState(f"task {task_id} is {status}, not dead_lettered", task_id=task_id, status=status)
 
     def pause(self, queue: str, actor: str, reason: str = "") -> bool:
-        """Let nothing of a queue be claimed any more; what runs goes on. Returns False when it was paused already."""
+        """Let nothing of a queue be claimed any more; what runs goes on. Returns False when it was paused already.
+
+        Raises InvalidTask for a name that no queue can have.
+        """
+        _check_queue(queue)
         record = {"by": _plain(actor), "reason": _plain(reason), "at": round(time.time(), 3), "id": _operation_id()}
         return bool(self.scripts.run("queue_pause", queue=queue, record=model.dumps(record)))
 
@@ -345,13 +374,24 @@ def _operation_id() -> str:
 
 
 def _plain(text: str) -> str:
-    """Names and reasons from people go into lines and records: no control characters, bounded."""
-    return _CONTROL.sub(" ", text)[:200]
+    """Names and reasons from people go into lines and records: no control characters, encodable, bounded."""
+    return _CONTROL.sub(" ", text)[:200].encode(errors="replace").decode()
 
 
-def _not_found(task_id: str) -> TaskNotFound:
-    return TaskNotFound(f"there is no task {task_id}: it never existed, or its retention ended", task_id=task_id)
+def _check_queue(queue: str) -> None:
+    if not QUEUE_NAME.fullmatch(queue):
+        raise _invalid("/queue", "must be 1 to 64 of a-z 0-9 _ -, beginning with a letter or a digit")
 
 
-def _newer(task_id: str) -> NewerSchema:
-    return NewerSchema(f"task {task_id} was written by a newer dtq; upgrade this process", task_id=task_id)
+def _invalid(pointer: str, message: str) -> InvalidTask:
+    return InvalidTask(f"{pointer}: {message}", errors=[{"pointer": pointer, "message": message}])
+
+
+def _refuse(code: bytes, task_id: str) -> None:
+    """Raise what a script says of a task that cannot be touched."""
+    if code == b"UNKNOWN":
+        raise TaskNotFound(f"there is no task {task_id}: it never existed, or its retention ended", task_id=task_id)
+    if code == b"NEWER":
+        raise NewerSchema(f"task {task_id} was written by a newer dtq; upgrade this process", task_id=task_id)
+    if code == b"UNDECODABLE":
+        raise Undecodable(f"the record of task {task_id} cannot be read; something else changed it", task_id=task_id)

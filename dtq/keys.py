@@ -17,8 +17,12 @@ GROUP = "workers"
 LEADER_GROUP = "leader"
 """The consumer group of the leader's wake stream. A group of its own: a queue may be called "scheduler" too."""
 
-PARKED = "parked"
-"""The consumer that holds what was handed back, so that it keeps its place in front of what was never claimed."""
+PARKED = "=parked"
+"""The consumer that holds what was handed back, so that it keeps its place in front of what was never claimed. No
+worker can have this name."""
+
+QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+"""What a queue may be called."""
 
 SCHEMA_VERSION = 1
 """Written into every record. A process that meets a higher one leaves the record alone."""
@@ -80,7 +84,7 @@ class Keys:
         return self._name("stream", queue=queue, band=band)
 
     def wake(self, queue: str) -> str:
-        """STREAM. Tokens for idle workers of a queue. Bound: MAXLEN ~64."""
+        """STREAM. Tokens for idle workers of a queue. Bound: MAXLEN ~64; ends with its queue or its waiters."""
         return self._name("wake", queue=queue)
 
     def parked(self, queue: str) -> str:
@@ -160,7 +164,7 @@ class Keys:
         return self._name("worker", worker_id=worker_id)
 
     def workers(self) -> str:
-        """ZSET. Worker ids by the time in ms at which their record ends. Bound: pruned by every tick."""
+        """ZSET. Worker ids by the time in ms at which their record ends. Bound: pruned by the leader."""
         return self._name("workers")
 
     def leases(self) -> str:

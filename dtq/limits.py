@@ -13,12 +13,13 @@ from dtq.model import MAX_ATTEMPTS_KEPT
 from dtq.redisio import Server
 from dtq.serverinfo import server_info
 from dtq.settings import Settings
-from dtq.streams import WAKE_MAXLEN
+from dtq.streams import WAKE_KEEP_MS, WAKE_MAXLEN
 
 MAX_COUNTERS = 10_000
 MINUTE_KEEP_MS = 25 * 3_600_000
 EXPIRE_NET_MS = 3_600_000
 MEMORY_SHARE = 0.95
+LONGEST_DRAIN_S = 60
 _CHECK_INTERVAL_S = 1.0
 _LEAVING = (b":succeeded", b":failed", b":dead_lettered", b":cancelled", b":expired", b":retried")
 
@@ -36,6 +37,7 @@ def script_limits(settings: Settings) -> Mapping[str, int]:
         "MINUTE_KEEP": MINUTE_KEEP_MS,
         "EVENTS_MAXLEN": settings.events_maxlen,
         "WAKE_MAXLEN": WAKE_MAXLEN,
+        "WAKE_KEEP": WAKE_KEEP_MS,
         "RETENTION_MS": round(settings.task_retention_s * 1000),
         "KEEP_MS": round(settings.task_retention_s * 1000) + EXPIRE_NET_MS,
         "RESULT_KEEP_MS": round(settings.result_retention_s * 1000),
@@ -58,9 +60,9 @@ def drain_seconds(server: Server, keys: Keys, queue: str, depth: int) -> int:
     )
     drained = _drained(last) + _drained(current)
     if not drained:
-        return 60
+        return LONGEST_DRAIN_S
     rate = drained / (60 + second if _drained(last) else max(second, 1))
-    return min(60, max(1, math.ceil(max(1, depth / 100) / rate)))
+    return min(LONGEST_DRAIN_S, max(1, math.ceil(max(1, depth / 100) / rate)))
 
 
 def _drained(fields: list[bytes]) -> int:

@@ -223,8 +223,7 @@ class Queries:
         texts = self._server.pipeline([("HGET", self._keys.worker(name.decode()), "handlers") for name in names])
         found: dict[str, HandlerPolicy] = {}
         for text in texts:
-            for task_type, policy in json.loads(text or b"{}").items():
-                found[task_type] = HandlerPolicy(policy["max_attempts"], policy["timeout_ms"], policy["schema"])
+            found.update(_policies(text))
         return found
 
     def leader(self) -> str | None:
@@ -267,6 +266,16 @@ def _queue_info(name: str, row: Sequence[Any], now: float) -> QueueInfo:
         oldest_waiting_by_priority_s=waiting_s,
         paused=json.loads(paused) if paused else None,
     )
+
+
+def _policies(text: bytes | None) -> dict[str, HandlerPolicy]:
+    try:
+        return {
+            task_type: HandlerPolicy(policy["max_attempts"], policy["timeout_ms"], policy["schema"])
+            for task_type, policy in json.loads(text or b"{}").items()
+        }
+    except (KeyError, ValueError, TypeError, AttributeError):  # another version's
+        return {}
 
 
 def _worker(name: str, record: Mapping[bytes, bytes]) -> WorkerInfo | None:

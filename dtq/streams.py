@@ -13,6 +13,8 @@ from dtq.keys import GROUP, LEADER_GROUP, Keys
 from dtq.redisio import CommandError, Server
 
 WAKE_MAXLEN = 64
+WAKE_KEEP_MS = 25 * 3_600_000
+"""For how long a wake stream outlives the last tick of a worker that waits on it."""
 _TOKENS = 100
 _WAITER = "waiter"
 
@@ -58,11 +60,14 @@ class Bell:
                 # NOGROUP: a first visit, or a FLUSHALL. UNBLOCKED: a FLUSHALL or DEL under a blocked reader.
                 if attempt == 2 or error.prefix not in ("NOGROUP", "UNBLOCKED"):
                     raise
-                for stream in self._streams:
-                    ensure_group(self._server, stream, self._group)
+                self._ensure()
             else:
                 return bool(reply)
         return False
+
+    def _ensure(self) -> None:
+        for stream in self._streams:
+            ensure_group(self._server, stream, self._group)
 
     def interrupt(self) -> None:
         """End a wait in progress and refuse the next ones, from any thread."""
@@ -78,6 +83,11 @@ class Doorbell(Bell):
 
     def __init__(self, server: Server, keys: Keys, queues: Sequence[str]) -> None:
         super().__init__(server, [keys.wake(queue) for queue in queues], GROUP)
+
+    def _ensure(self) -> None:
+        super()._ensure()
+        for stream in self._streams:  # a queue that is never used is never swept
+            self._server.call("PEXPIRE", stream, WAKE_KEEP_MS)
 
 
 class LeaderBell(Bell):

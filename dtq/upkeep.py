@@ -6,7 +6,7 @@ The leader does it on time; any other worker may, and does when something is lat
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dtq.keys import Keys
@@ -17,6 +17,7 @@ from dtq.states import TERMINAL, Status
 
 IDLE_QUEUE_MS = 86_400_000
 MOST_A_SCRIPT = 100
+QUEUES_A_SCRIPT = 20
 _LIVE = tuple(status for status in Status if status not in TERMINAL)
 
 
@@ -60,12 +61,16 @@ class Upkeep:
         nothing is taken: owners could not renew either. Returns how many tasks were taken from their workers.
         """
         quiet_ms = self._quiet_ms()
-        left = min(limit, MOST_A_SCRIPT)
+        left, reclaimed = min(limit, MOST_A_SCRIPT), 0
         for queue in self._queues():
-            left -= self._scripts.run("task_reclaim", queue=queue, limit=left, late_ms=late_ms, quiet_ms=quiet_ms)[0]
+            taken, _, looked_at = self._scripts.run(
+                "task_reclaim", queue=queue, limit=left, late_ms=late_ms, quiet_ms=quiet_ms
+            )
+            reclaimed += taken
+            left -= looked_at
             if left <= 0:
                 break
-        return min(limit, MOST_A_SCRIPT) - left
+        return reclaimed
 
     def sweep(self, limit: int = 200) -> int:
         """Remove what has outlived its retention: tasks, records of dead workers, forgotten queues.
@@ -73,14 +78,20 @@ class Upkeep:
         Returns the number of tasks removed; when it is `limit`, there may be more.
         """
         removed: int = self._scripts.run("sweep_finished", limit=limit)
-        queues = self._queues()
         for worker_id in self._stale_workers():
-            busy = [self._scripts.run("worker_forget", worker=worker_id, queue=queue) for queue in queues]
-            if not any(busy):  # else its tasks are reclaimed first
+            if not self.forget(worker_id, self._queues()):  # else its tasks are reclaimed first
                 self._scripts.run("worker_leave", worker=worker_id, gone="1")
         for queue in self._idle_queues():
             self._scripts.run("sweep_queue", queue=queue, idle_ms=IDLE_QUEUE_MS)
         return removed
+
+    def forget(self, worker_id: str, queues: Sequence[str]) -> int:
+        """Remove a worker's consumers from queues, where nothing is pending. Returns in how many bands something is."""
+        busy = 0
+        for start in range(0, len(queues), QUEUES_A_SCRIPT):
+            items = [(queue,) for queue in queues[start : start + QUEUES_A_SCRIPT]]
+            busy += self._scripts.run("worker_forget", worker=worker_id, items=items)
+        return busy
 
     def reconcile(self, limit: int = 200) -> Reconciliation:
         """Look at the next `limit` tasks that have not ended; put back in place what has come apart from its record.
@@ -94,10 +105,10 @@ class Upkeep:
                 return Reconciliation(0, 0, True)
         assert self._place is not None
         queue, status = self._place
-        looked, repaired, removed = self._scripts.run(
+        looked, repaired, gone = self._scripts.run(
             "reconcile", queue=queue, status=status.value, start=self._rank, limit=limit
         )
-        self._rank += looked - repaired - removed
+        self._rank += looked - gone
         if looked < limit:
             self._place = None
         return Reconciliation(looked, repaired, finished_round)

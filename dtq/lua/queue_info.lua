@@ -16,14 +16,39 @@ local function claimed(stream)
   return number
 end
 
-local function longest_waiting(queue, band, entries, number_claimed)
-  --[[ Parked entries stand in front; of the others the first that nobody has claimed. Good to a hundred entries. ]]
-  if entries == number_claimed then return '' end
-  for _, entry in ipairs(redis.call('XRANGE', key.stream(queue, band), '-', '+', 'COUNT', 100)) do
-    local task = redis.call('HMGET', key.task(entry[2][2]), 'status', 'created', 'entry')
-    if task[1] == 'queued' and task[3] == entry[1] then return task[2] end
+local function creation(entry)
+  --[[ Of the task that an entry stands for; nil when it stands for none. ]]
+  local status, created, own_entry = unpack(redis.call('HMGET', key.task(entry[2][2]), 'status', 'created', 'entry'))
+  return status == 'queued' and own_entry == entry[1] and string.match(created or '', '^%d+$') or nil
+end
+
+local function unread_from(stream)
+  --[[ Where the entries begin that nobody has claimed yet. ]]
+  local groups = redis.call('XINFO', 'GROUPS', stream)
+  for _, group in ipairs(groups) do
+    local fields = {}
+    for at = 1, #group, 2 do fields[group[at]] = group[at + 1] end
+    if fields.name == WORKER_GROUP then return '(' .. fields['last-delivered-id'] end
   end
-  return ''
+  return '-'
+end
+
+local function longest_waiting(queue, band)
+  --[[ The elder of the two that are next: of those handed back, and of those that nobody has claimed. ]]
+  local stream, eldest = key.stream(queue, band), nil
+  local parked = redis.pcall('XPENDING', stream, WORKER_GROUP, '-', '+', 1, PARKED)
+  if not parked.err and #parked > 0 then
+    local entry = redis.call('XRANGE', stream, parked[1][1], parked[1][1])[1]
+    eldest = entry and creation(entry)
+  end
+  for _, entry in ipairs(redis.call('XRANGE', stream, unread_from(stream), '+', 'COUNT', 10)) do
+    local created = creation(entry)
+    if created then
+      if not eldest or tonumber(created) < tonumber(eldest) then eldest = created end
+      break
+    end
+  end
+  return eldest or ''
 end
 
 local replies = {}
@@ -39,7 +64,7 @@ for at = ITEMS, #ARGV, ITEM do
     taken[band + 1], oldest[band + 1] = 0, ''
     if lengths[band + 1] > 0 then
       taken[band + 1] = claimed(stream)
-      oldest[band + 1] = longest_waiting(queue, band, lengths[band + 1], taken[band + 1])
+      if taken[band + 1] < lengths[band + 1] then oldest[band + 1] = longest_waiting(queue, band) end
     end
   end
   replies[#replies + 1] = { counts, lengths, taken, oldest, redis.call('GET', key.paused(queue)) or '' }

@@ -6,7 +6,7 @@ Events: QUEUE_RESUMED.
 --@args queue record
 
 if redis.call('DEL', key.paused(queue)) == 0 then return 0 end
-wake(queue)
+if redis.call('ZSCORE', key.queues(), queue) then wake(queue) end  -- else there is nothing to wake for
 event('QUEUE_RESUMED', '', queue, '', '0', '', record)
 write_journal()
 return 1

@@ -1,58 +1,88 @@
 --[[ reconcile: finds tasks whose record and place have come apart (a stream deleted by hand, a restored backup, a ticket
 trimmed away) and puts them back: every task that is not terminal stands in a stream, in the schedule or under a lease.
 Looks at `limit` entries of one index from rank `start`, newest last.
-A running task without a pending entry is left alone while its worker is alive: that worker will finish it.
-Returns {looked at, repaired, removed}; a repeat finds nothing to repair.
-Events: TASK_QUEUED.
+A running task without a pending entry is left alone while its worker is alive: that worker will finish it. When it is
+not, the attempt is lost; one whose cancellation was asked for ends `cancelled`. A record that cannot be read becomes a
+dead letter.
+Returns {looked at, repaired, gone from this index}; a repeat finds nothing to repair.
+Events: TASK_QUEUED, TASK_CANCELLED, TASK_DEAD_LETTERED.
 ]]
---@include clock journal index wake ticket
+--@include clock journal index wake ticket finish dead history record
 --@args queue status start limit
 
 local ids = redis.call('ZRANGE', key.index(queue, status), start, start + limit - 1)
-local repaired, removed = 0, 0
+local repaired, gone = 0, 0
+local scheduled = status == 'pending' or status == 'retrying'
 
 local function in_place(id, band, entry, worker)
-  if status == 'pending' or status == 'retrying' then return redis.call('ZSCORE', key.schedule(), id) end
+  if scheduled then return redis.call('ZSCORE', key.schedule(), id) end
   local stream = key.stream(queue, band)
-  if not entry or #redis.call('XRANGE', stream, entry, entry) == 0 then
-    return status == 'running' and worker and redis.call('EXISTS', key.worker(worker)) == 1
+  local stands = entry and #redis.call('XRANGE', stream, entry, entry) > 0
+  if status == 'queued' then return stands end
+  if stands then
+    local pending = redis.pcall('XPENDING', stream, WORKER_GROUP, entry, entry, 1)
+    if not pending.err and #pending > 0 then return true end
   end
-  if status == 'queued' then return true end
-  local pending = redis.pcall('XPENDING', stream, WORKER_GROUP, entry, entry, 1)
-  if not pending.err and #pending > 0 then return true end
   return worker and redis.call('EXISTS', key.worker(worker)) == 1
 end
 
-for _, id in ipairs(ids) do
+local function put_back(id)
+  --[[ Returns whether there was something to repair, and whether the task has left this index by that. ]]
   local record = key.task(id)
-  local v, found, band, entry, seq, attempt, created, task_type, worker, available, own_queue = unpack(redis.call(
-    'HMGET', record, 'v', 'status', 'priority', 'entry', 'seq', 'attempt', 'created', 'type', 'worker', 'available',
-    'queue'))
-  if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then
-    found = nil
-  elseif not found or found ~= status or own_queue ~= queue then
-    drop(key.index(queue, status), id)
-    if found and own_queue and created then put(key.index(own_queue, found), created, id) end
-    removed = removed + 1
-  elseif not in_place(id, band, entry, worker) then
-    repaired = repaired + 1
-    count(queue, task_type, 'reconciled')
+  local band, entry, seq, attempt, created, task_type, worker, available, started, cancel, idem = unpack(redis.call(
+    'HMGET', record, 'priority', 'entry', 'seq', 'attempt', 'created', 'type', 'worker', 'available', 'started',
+    'cancel', 'idem'))
+  if not (band and #band == 1 and readable(task_type, seq, created, band .. (attempt or '') .. (available or '') ..
+    (started or ''))) then
+    if entry and band then remove_ticket(queue, band, entry) end
+    if scheduled then redis.call('ZREM', key.schedule(), id) end
+    bury_unreadable(id, status, queue, band)
+    return true, true
+  end
+  if in_place(id, band, entry, worker) then return false, false end
+  count(queue, task_type, 'reconciled')
+  if scheduled then
+    schedule(id, available or text(now_ms))
     event('TASK_QUEUED', id, queue, task_type, attempt or '0', '', 'reconciled')
-    if status == 'pending' or status == 'retrying' then
-      schedule(id, available or text(now_ms))
-    else
-      if entry then remove_ticket(queue, band, entry) end
-      seq = seq + 1
-      entry = add_ticket(id, queue, band, seq, (attempt or 0) + 1)
-      redis.call('HSET', record, 'status', 'queued', 'seq', seq, 'entry', entry)
-      if status == 'running' then
-        redis.call('HDEL', record, 'worker', 'started', 'alone')
-        move(id, queue, 'running', 'queued', created)
-      end
-      wake(queue)
+    return true, false
+  end
+  if entry then remove_ticket(queue, band, entry) end
+  if status == 'running' then
+    remember(id, attempt, worker, started, '"o":"lost","m":"the worker was lost, and so was its lease"')
+    redis.call('HDEL', record, 'worker', 'started', 'alone', 'progress')
+    if cancel == '1' then
+      redis.call('HSET', record, 'status', 'cancelled', 'finished', text(now_ms), 'seq', seq + 1)
+      finish({ id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
+        worker = worker, idem = idem }, 'cancelled', 'the worker was lost')
+      return true, true
     end
+    move(id, queue, 'running', 'queued', created)
+  end
+  entry = add_ticket(id, queue, band, seq + 1, (attempt or 0) + 1)
+  redis.call('HSET', record, 'status', 'queued', 'seq', seq + 1, 'entry', entry)
+  event('TASK_QUEUED', id, queue, task_type, attempt or '0', '', 'reconciled')
+  wake(queue)
+  return true, status == 'running'
+end
+
+for _, id in ipairs(ids) do
+  local v, found, own_queue, created = unpack(redis.call('HMGET', key.task(id), 'v', 'status', 'queue', 'created'))
+  if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then
+    -- a newer leader's work
+  elseif found ~= status or own_queue and own_queue ~= queue then
+    drop(key.index(queue, status), id)
+    if not found then
+      redis.call('DEL', key.payload(id), key.attempts(id))
+    elseif own_queue and created and string.find(created, '^%d+$') then
+      put(key.index(own_queue, found), created, id)
+    end
+    gone = gone + 1
+  else
+    local mended, left = put_back(id)
+    if mended then repaired = repaired + 1 end
+    if left then gone = gone + 1 end
   end
 end
 write_index()
 write_journal()
-return { #ids, repaired, removed }
+return { #ids, repaired, gone }

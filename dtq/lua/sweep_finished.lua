@@ -1,8 +1,10 @@
 --[[ sweep_finished: removes ended tasks whose retention is over, or that are more than may be kept, oldest end first:
-record, payload, history, result and index entry go together.
+record, payload, history, result, idempotency record and index entry go together. Dead letters beyond their limit, which
+may have been lowered, are evicted.
 Returns the number removed; a repeat finds the rest.
+Events: DEAD_LETTER_EVICTED.
 ]]
---@include clock index
+--@include clock journal index dead
 --@args limit
 
 local members = redis.call('ZRANGEBYSCORE', key.finished(), '-inf', text(now_ms - RETENTION_MS), 'LIMIT', 0, limit)
@@ -15,8 +17,14 @@ for _, member in ipairs(members) do
   drop(key.finished(), member)
   if id then
     drop(key.index(queue, status), id)
+    local scope = redis.call('HGET', key.task(id), 'idem')
+    if scope and redis.call('HGET', key.idempotency(scope), 'task') == id then
+      redis.call('DEL', key.idempotency(scope))
+    end
     redis.call('DEL', key.task(id), key.payload(id), key.attempts(id), key.result(id))
   end
 end
+evict_excess(100)
 write_index()
+write_journal()
 return #members

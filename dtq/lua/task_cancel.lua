@@ -1,24 +1,25 @@
 --[[ task_cancel: pending | queued | retrying -> cancelled; running: only asked for, its worker hears of it
-Returns {'CANCELLED'} {'REQUESTED'} {'FINISHED', status} {'UNKNOWN'} {'NEWER'}; a repeat of operation_id gets the first
-answer.
+Returns {'CANCELLED'} {'REQUESTED'} {'FINISHED', status} {'UNKNOWN'} {'NEWER'} {'UNDECODABLE'}; a repeat of operation_id
+gets the first answer.
 Events: TASK_CANCELLED.
 ]]
---@include clock journal index wake ticket finish
+--@include clock journal index wake ticket finish record
 --@args id operation_id reason
 
 local record = key.task(id)
 local v, status, queue, band, entry, created, task_type, attempt, idem, operation, worker = unpack(redis.call('HMGET',
   record, 'v', 'status', 'queue', 'priority', 'entry', 'created', 'type', 'attempt', 'idem', 'operation', 'worker'))
+if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } end
 if not status then return { 'UNKNOWN' } end
-if tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } end
 if operation == operation_id then return { status == 'cancelled' and 'CANCELLED' or 'REQUESTED' } end
+if not (queue and band and readable(task_type, '1', created, attempt or '')) then return { 'UNDECODABLE' } end
 if status == 'running' then
   redis.call('HSET', record, 'cancel', '1', 'operation', operation_id)
   if reason ~= '' then redis.call('HSET', record, 'reason', reason) end
   return { 'REQUESTED' }
 end
 if status == 'queued' then
-  remove_ticket(queue, band, entry)
+  if entry then remove_ticket(queue, band, entry) end
 elseif status == 'pending' or status == 'retrying' then
   redis.call('ZREM', key.schedule(), id)
 else

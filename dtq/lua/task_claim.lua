@@ -2,17 +2,19 @@
 entries of a band before those that were never claimed, else first in, first out.
 A suspect (its worker died) comes alone. Tickets that stand for nothing are removed, expired tasks expire, a record that
 cannot be read becomes a dead letter, one of a newer schema is set aside for a newer worker.
-Whoever leaves work behind rings for the next worker. Reads without BLOCK, so no band is read before its turn.
+Looks at no more than a hundred tickets beyond the limit. Whoever stops with work left behind rings for the next worker.
+Reads without BLOCK, so no band is read before its turn.
 Returns {claims, more, absorbed, newer}; a claim is {id, seq, attempt, type, queue, priority, max_attempts, timeout,
 failures, suspect, unknown_since, payload, extra, available or created/1000}
 Not repeatable: after a lost reply `task_settle` gives back what was taken.
 Events: TASK_STARTED, TASK_EXPIRED, TASK_DUPLICATE_ABSORBED, TASK_DEAD_LETTERED.
 ]]
---@include clock journal index wake ticket finish dead
+--@include clock journal index wake ticket finish dead record
 --@args worker limit
 --@items queue
 
-local claims, absorbed, newer, left, alone = {}, 0, 0, tonumber(limit), false
+local claims, absorbed, newer, left = {}, 0, 0, tonumber(limit)
+local looks = left + 100
 local policies = {}
 
 local function policy(task_type)
@@ -28,38 +30,39 @@ end
 local function absorb(queue, band, entry, id, task_type)
   remove_ticket(queue, band, entry)
   absorbed = absorbed + 1
-  event('TASK_DUPLICATE_ABSORBED', id or '', queue, task_type or '', '0', worker)
-  count(queue, task_type or '_unknown', 'absorbed')
+  event('TASK_DUPLICATE_ABSORBED', id or '', queue, plain_type(task_type) or '', '0', worker)
+  count(queue, plain_type(task_type) or '_unknown', 'absorbed')
 end
 
 local function take(queue, band, entry, fields)
   --[[ Settles one ticket that this consumer now owns. Returns false when the claim must stop before it. ]]
+  looks = looks - 1
   local id = ticket_task(fields)
   if not id then absorb(queue, band, entry) return true end
   local record = key.task(id)
   local v, status, own_entry, seq, attempt, task_type, max_attempts, timeout, failures, suspect, expires, unknown,
-    created, available, extra, cancel, idem, priority = unpack(redis.call('HMGET', record, 'v', 'status', 'entry',
-    'seq', 'attempt', 'type', 'max_attempts', 'timeout', 'failures', 'suspect', 'expires', 'unknown', 'created',
-    'available', 'extra', 'cancel', 'idem', 'priority'))
-  if not status or own_entry ~= entry then absorb(queue, band, entry, id, task_type) return true end
+    created, available, extra, idem = unpack(redis.call('HMGET', record, 'v', 'status', 'entry', 'seq', 'attempt',
+    'type', 'max_attempts', 'timeout', 'failures', 'suspect', 'expires', 'unknown', 'created', 'available', 'extra',
+    'idem'))
   if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then
     redis.call('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED .. '-v' .. v, 0, entry, 'JUSTID')
     newer = newer + 1
     return true
   end
-  if status ~= 'queued' then absorb(queue, band, entry, id, task_type) return true end
-  local task = { id = id, queue = queue, type = task_type or '_unknown', status = status, created = created or '0',
-    attempt = attempt, worker = worker, idem = idem }
+  if status ~= 'queued' or own_entry ~= entry then absorb(queue, band, entry, id, task_type) return true end
   local payload = redis.call('GET', key.payload(id))
-  if not (tonumber(v) and seq and task_type and created and payload) then
+  if not (v and payload and readable(task_type, seq, created, v .. (attempt or '') .. (max_attempts or '') ..
+    (timeout or '') .. (failures or '') .. (suspect or '') .. (expires or '') .. (unknown or '') .. (available or '')))
+  then
     remove_ticket(queue, band, entry)
-    bury(task, 'undecodable')
+    bury_unreadable(id, status, queue, band)
     return true
   end
   if expires and now_ms >= tonumber(expires) then
     remove_ticket(queue, band, entry)
     redis.call('HSET', record, 'status', 'expired', 'finished', text(now_ms))
-    finish(task, 'expired')
+    finish({ id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
+      worker = worker, idem = idem }, 'expired')
     return true
   end
   if suspect and #claims > 0 then
@@ -76,21 +79,21 @@ local function take(queue, band, entry, fields)
     redis.call('HSET', record, 'status', 'running', 'seq', seq, 'attempt', attempt, 'worker', worker,
       'started', text(now_ms))
   end
-  if suspect then redis.call('HDEL', record, 'alone') alone = true end
+  if suspect then redis.call('HDEL', record, 'alone') end
   move(id, queue, 'queued', 'running', created)
   event('TASK_STARTED', id, queue, task_type, attempt, worker)
   count(queue, task_type, 'started')
-  claims[#claims + 1] = { id, seq, attempt, task_type, queue, priority, max_attempts or '', timeout or '',
+  claims[#claims + 1] = { id, seq, attempt, task_type, queue, band, max_attempts or '', timeout or '',
     failures or '0', suspect or '0', unknown or '', payload, extra or '', available or text(created / 1000) }
   left = left - 1
   return not suspect
 end
 
 local function take_parked(queue, band)
-  --[[ Returns false when the claim must stop. ]]
+  --[[ Returns false when the claim must stop: a suspect, or as much as was asked for. ]]
   local stream = key.stream(queue, band)
-  while left > 0 do
-    local waiting = redis.pcall('XPENDING', stream, WORKER_GROUP, '-', '+', left, PARKED)
+  while left > 0 and looks > 0 do
+    local waiting = redis.pcall('XPENDING', stream, WORKER_GROUP, '-', '+', math.min(left, looks), PARKED)
     if waiting.err or #waiting == 0 then
       redis.call('SREM', key.parked(queue), band)
       return true
@@ -99,26 +102,27 @@ local function take_parked(queue, band)
       local entry = redis.call('XCLAIM', stream, WORKER_GROUP, worker, 0, pending[1])[1]
       if not entry then  -- deleted under us: Redis 6.2 answers nil and keeps it pending, 7 drops it
         redis.call('XACK', stream, WORKER_GROUP, pending[1])
-        absorbed = absorbed + 1
+        absorbed, looks = absorbed + 1, looks - 1
       elseif not take(queue, band, entry[1], entry[2]) then
         return false
       end
     end
   end
-  return true
+  return false
 end
 
 local function read_new(queue, band)
   local stream = key.stream(queue, band)
-  while left > 0 and redis.call('XLEN', stream) > 0 do
-    local reply = redis.pcall('XREADGROUP', 'GROUP', WORKER_GROUP, worker, 'COUNT', left, 'STREAMS', stream, '>')
-    if reply and reply.err then
-      if not string.find(tostring(reply.err), 'NOGROUP', 1, true) then return false end
-      redis.call('XGROUP', 'CREATE', stream, WORKER_GROUP, '0')  -- a new stream, or one after a FLUSHALL or XGROUP DESTROY
-      reply = redis.call('XREADGROUP', 'GROUP', WORKER_GROUP, worker, 'COUNT', left, 'STREAMS', stream, '>')
+  while left > 0 and looks > 0 do
+    if redis.call('XLEN', stream) == 0 then return true end
+    local wanted = math.min(left, looks)
+    local reply = redis.pcall('XREADGROUP', 'GROUP', WORKER_GROUP, worker, 'COUNT', wanted, 'STREAMS', stream, '>')
+    if reply and reply.err then  -- no group: a new stream, or one after a FLUSHALL or XGROUP DESTROY
+      redis.call('XGROUP', 'CREATE', stream, WORKER_GROUP, '0')
+      reply = redis.call('XREADGROUP', 'GROUP', WORKER_GROUP, worker, 'COUNT', wanted, 'STREAMS', stream, '>')
     end
-    if not reply or not reply[1] then return true end
-    local entries, wanted, going_on = reply[1][2], left, true
+    if not reply then return true end
+    local entries, going_on = reply[1][2], true
     for _, entry in ipairs(entries) do
       if going_on then
         going_on = take(queue, band, entry[1], entry[2])
@@ -129,7 +133,7 @@ local function read_new(queue, band)
     if not going_on then return false end
     if #entries < wanted then return true end
   end
-  return true
+  return false
 end
 
 local function walk(queue)
@@ -138,23 +142,25 @@ local function walk(queue)
   local has_parked = {}
   for _, band in ipairs(redis.call('SMEMBERS', key.parked(queue))) do has_parked[tonumber(band)] = true end
   for band = 9, 0, -1 do
-    if left <= 0 then return false end
     if has_parked[band] and not take_parked(queue, band) then return false end
-    if left > 0 and not read_new(queue, band) then return false end
+    if not read_new(queue, band) then return false end
   end
   return true
 end
 
+local stopped = false
 for at = ITEMS, #ARGV, ITEM do
-  if not walk(ARGV[at]) then break end
+  if not walk(ARGV[at]) then stopped = true break end
 end
 write_index()
 local more = 0
-for at = ITEMS, #ARGV, ITEM do
-  local queue = ARGV[at]
-  if redis.call('ZCARD', key.index(queue, 'queued')) > 0 and redis.call('EXISTS', key.paused(queue)) == 0 then
-    more = 1
-    wake(queue)
+if stopped then  -- else all that can be claimed is: what is still queued waits for a newer worker, or for reconcile
+  for at = ITEMS, #ARGV, ITEM do
+    local queue = ARGV[at]
+    if redis.call('ZCARD', key.index(queue, 'queued')) > 0 and redis.call('EXISTS', key.paused(queue)) == 0 then
+      more = 1
+      wake(queue)
+    end
   end
 end
 write_journal()

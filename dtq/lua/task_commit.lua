@@ -11,14 +11,17 @@ Events: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, T
 
 local FIELDS = { 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem',
   'failures', 'started', 'error', 'unknown' }
-local tasks, tickets, replies = {}, {}, {}
+local tasks, tickets, replies, first = {}, {}, {}, {}
 
 -- guards, and what frees memory: the tickets of a band go together
 for at = ITEMS, #ARGV, ITEM do
   --@item at
   local status, seq, queue, band, entry, attempt, created, task_type, cancel, idem, failures, started, old_error,
     unknown = unpack(redis.call('HMGET', key.task(id), unpack(FIELDS)))
-  if status == 'running' and seq == claimed_seq then
+  if first[id] and seq == claimed_seq then
+    replies[#replies + 1] = 'again'  -- a claim has one outcome, the first
+  elseif status == 'running' and seq == claimed_seq then
+    first[id] = #replies + 1
     tasks[at] = { id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
       worker = worker, idem = idem, cancel = cancel, failures = tonumber(failures or 0), started = started,
       had_error = old_error, unknown = unknown }
@@ -26,7 +29,7 @@ for at = ITEMS, #ARGV, ITEM do
     local list = tickets[stream]
     if not list then list = {} tickets[stream] = list end
     if entry then list[#list + 1] = entry end
-    replies[#replies + 1] = 'open'
+    replies[#replies + 1] = 'open'  -- until it is written, below
   elseif status and seq == claimed_seq then
     replies[#replies + 1] = status  -- this very claim's outcome is recorded: its reply was lost
   else
@@ -42,8 +45,8 @@ end
 
 local function later(task, status, delay_ms, ...)
   local due = text(now_ms + delay_ms)
+  redis.call('HDEL', key.task(task.id), 'worker', 'entry', 'alone', 'progress', 'unknown')
   redis.call('HSET', key.task(task.id), 'status', status, 'available', due, ...)
-  redis.call('HDEL', key.task(task.id), 'worker', 'entry', 'alone', 'progress')
   schedule(task.id, due)
   move(task.id, task.queue, 'running', status, task.created)
   return status
@@ -89,7 +92,9 @@ local position = 0
 for at = ITEMS, #ARGV, ITEM do
   position = position + 1
   local task = tasks[at]
-  if task and replies[position] == 'open' then
+  if replies[position] == 'again' then
+    replies[position] = replies[first[ARGV[at]]]
+  elseif task then
     --@item at
     local reply
     if max_attempts ~= '' then redis.call('HSET', key.task(id), 'max_attempts', max_attempts) end

@@ -1,10 +1,11 @@
 --[[ task_promote: pending | retrying -> queued, for what is due: record, ticket and schedule together, so two leaders
-cannot enqueue twice and a dead one strands nothing. Expired tasks expire. Nothing is started, so a pause does not matter.
+cannot enqueue twice and a dead one strands nothing. Expired tasks expire, a record that cannot be read becomes a dead
+letter. Nothing is started, so a pause does not matter.
 late_ms: only what is that late already: the leader takes what is due, others what the leader missed.
 Returns {moved, next_due_ms or '', now_ms}; a repeat finds the rest.
-Events: TASK_QUEUED (a delay's end), TASK_RETRIED, TASK_EXPIRED.
+Events: TASK_QUEUED (a delay's end), TASK_RETRIED, TASK_EXPIRED, TASK_DEAD_LETTERED.
 ]]
---@include clock journal index wake ticket finish
+--@include clock journal index wake ticket finish dead record
 --@args limit late_ms
 
 local due = redis.call('ZRANGEBYSCORE', key.schedule(), '-inf', text(now_ms - late_ms), 'LIMIT', 0, limit)
@@ -17,6 +18,10 @@ for _, id in ipairs(due) do
     redis.call('ZADD', key.schedule(), text(now_ms + 5000), id)  -- a newer leader's work: look again later
   elseif status ~= 'pending' and status ~= 'retrying' then
     redis.call('ZREM', key.schedule(), id)
+  elseif not (queue and band and #band == 1 and
+    readable(task_type, seq, created, band .. (attempt or '') .. (expires or ''))) then
+    redis.call('ZREM', key.schedule(), id)
+    bury_unreadable(id, status, queue or 'default', band)
   elseif expires and now_ms >= tonumber(expires) then
     redis.call('ZREM', key.schedule(), id)
     redis.call('HSET', record, 'status', 'expired', 'finished', text(now_ms))

@@ -4,15 +4,15 @@ beside it has crashed its worker: counted, and poison after MAX_CRASHES. One tha
 Nothing is started here. The longest lease that any registered worker has published decides, never the caller's own.
 late_ms: only what is that late already. quiet_ms: for how long Redis has been known to be well: within a renewal
 interval of an outage nothing is taken, since owners could not renew either.
-Works through one queue; at most `limit` tasks. Returns {reclaimed, deleted}; a repeat finds the rest.
+Works through one queue; at most `limit` entries. Returns {reclaimed, deleted, looked at}; a repeat finds the rest.
 Events: TASK_QUEUED, TASK_DEAD_LETTERED, TASK_CANCELLED, TASK_DUPLICATE_ABSORBED.
 ]]
---@include clock journal index wake ticket release finish dead history
+--@include clock journal index wake ticket release finish dead history record
 --@args queue limit late_ms quiet_ms
 
 local longest = tonumber(redis.call('ZREVRANGE', key.leases(), 0, 0, 'WITHSCORES')[2] or 0)
-if longest == 0 or tonumber(quiet_ms) < longest / 3 then return { 0, 0 } end
-if redis.call('ZCARD', key.index(queue, 'running')) == 0 then return { 0, 0 } end
+if longest == 0 or tonumber(quiet_ms) < longest / 3 then return { 0, 0, 0 } end
+local min_idle, left = text(longest + late_ms), tonumber(limit)
 local reclaimed, deleted = 0, 0
 
 local function suspicion(suspect, alone, crashes)
@@ -24,69 +24,97 @@ local function suspicion(suspect, alone, crashes)
 end
 
 local function reclaim(id, band, entry)
+  --[[ Returns false for what is left alone: a newer worker's business. ]]
   local record = key.task(id)
-  local status, own_entry, seq, attempt, created, task_type, cancel, idem, suspect, alone, crashes, started, owner =
-    unpack(redis.call('HMGET', record, 'status', 'entry', 'seq', 'attempt', 'created', 'type', 'cancel', 'idem',
+  local v, status, own_entry, seq, attempt, created, task_type, cancel, idem, suspect, alone, crashes, started, owner =
+    unpack(redis.call('HMGET', record, 'v', 'status', 'entry', 'seq', 'attempt', 'created', 'type', 'cancel', 'idem',
       'suspect', 'alone', 'crashes', 'started', 'worker'))
+  if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return false end
   if own_entry == entry and status == 'queued' then
     park(queue, band, entry)
     wake(queue)
-    return
-  elseif own_entry ~= entry or status ~= 'running' then
+    return true
+  end
+  if own_entry ~= entry or status ~= 'running' then
     remove_ticket(queue, band, entry)
-    event('TASK_DUPLICATE_ABSORBED', id, queue, task_type or '', attempt or '0', owner or '')
-    count(queue, task_type or '_unknown', 'absorbed')
-    return
+    event('TASK_DUPLICATE_ABSORBED', id, queue, plain_type(task_type) or '', '0', owner or '')
+    count(queue, plain_type(task_type) or '_unknown', 'absorbed')
+    return true
   end
   reclaimed = reclaimed + 1
-  remember(id, attempt, owner, started, '"o":"lost","m":"the worker was lost: its lease ended"')
+  if not readable(task_type, seq, created, (attempt or '!') .. (suspect or '') .. (crashes or '') .. (started or ''))
+  then
+    remove_ticket(queue, band, entry)
+    bury_unreadable(id, status, queue, tostring(band))
+    return true
+  end
   local task = { id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
     worker = owner, idem = idem }
-  if cancel == '1' then
+  local degree, deaths = suspicion(tonumber(suspect or 0), alone, tonumber(crashes or 0))
+  local poison = deaths >= MAX_CRASHES
+  if cancel == '1' or poison then
     remove_ticket(queue, band, entry)
+    redis.call('HSET', record, 'seq', seq + 1, 'suspect', degree, 'crashes', deaths)  -- the owner's fence is gone
+  else
+    -- one more than release gives back: this start is counted, it is in the history
+    release(id, queue, band, entry, tonumber(seq), tonumber(attempt) + 1, created)
+    redis.call('HSET', record, 'suspect', degree, 'crashes', deaths)
+    event('TASK_QUEUED', id, queue, task_type, attempt, owner or '', 'reclaimed')
+    count(queue, task_type, 'reclaimed')
+  end
+  remember(id, attempt, owner, started, '"o":"lost","m":"the worker was lost: its lease ended"')
+  if cancel == '1' then
     redis.call('HSET', record, 'status', 'cancelled', 'finished', text(now_ms))
     finish(task, 'cancelled', 'the worker was lost')
-    return
-  end
-  local degree, deaths = suspicion(tonumber(suspect or 0), alone, tonumber(crashes or 0))
-  redis.call('HSET', record, 'suspect', degree, 'crashes', deaths)
-  if deaths >= MAX_CRASHES then
-    remove_ticket(queue, band, entry)
+  elseif poison then
     task.error = '{"class":"WorkerCrashed","message":"' .. deaths .. ' workers died while they ran this task"}'
     redis.call('HSET', record, 'error', task.error)
     bury(task, 'worker_crashed')
-    return
   end
-  -- one more than release gives back: this start is counted, it is in the history
-  release(id, queue, band, entry, tonumber(seq), tonumber(attempt) + 1, created)
-  event('TASK_QUEUED', id, queue, task_type, attempt, owner or '', 'reclaimed')
-  count(queue, task_type, 'reclaimed')
+  return true
 end
 
-local min_idle = text(longest + late_ms)
+local function settle(band, entry)
+  --[[ One entry whose lease ended. ]]
+  local found = redis.call('XRANGE', key.stream(queue, band), entry, entry)[1]
+  local id = found and ticket_task(found[2])
+  if not id then
+    remove_ticket(queue, band, entry)
+    deleted = deleted + 1
+    count(queue, '_unknown', 'claim_deleted')
+  elseif not reclaim(id, band, entry) then
+    return
+  end
+  left = left - 1
+end
+
+local function take_from(consumer, band)
+  local stream, from, before = key.stream(queue, band), '-', left
+  while left > 0 and from do
+    local idle = redis.call('XPENDING', stream, WORKER_GROUP, 'IDLE', min_idle, from, '+', left, consumer)
+    for _, pending in ipairs(idle) do settle(band, pending[1]) end
+    from = #idle > 0 and '(' .. idle[#idle][1] or nil
+  end
+  if left < before and redis.call('EXISTS', key.worker(consumer)) == 0
+    and #redis.call('XPENDING', stream, WORKER_GROUP, '-', '+', 1, consumer) == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', stream, WORKER_GROUP, consumer)  -- of a worker that nobody remembers
+  end
+end
+
 for band = 9, 0, -1 do
-  local stream, from = key.stream(queue, band), '-'
-  while reclaimed < tonumber(limit) and from do
-    local idle = redis.pcall('XPENDING', stream, WORKER_GROUP, 'IDLE', min_idle, from, '+', 100)
-    if idle.err or #idle == 0 then break end
-    for _, pending in ipairs(idle) do
-      if pending[2] == PARKED then
+  local stream = key.stream(queue, band)
+  local pending = redis.call('XLEN', stream) > 0 and redis.pcall('XPENDING', stream, WORKER_GROUP)
+  if pending and not pending.err and pending[1] > 0 then
+    for _, consumer in ipairs(pending[4]) do
+      local name = consumer[1]
+      if name == PARKED then
         redis.call('SADD', key.parked(queue), band)
-      elseif string.sub(pending[2], 1, #PARKED + 2) ~= PARKED .. '-v' and reclaimed < tonumber(limit) then
-        local entry = redis.call('XRANGE', stream, pending[1], pending[1])[1]
-        local id = entry and ticket_task(entry[2])
-        if id then
-          reclaim(id, band, pending[1])
-        else
-          remove_ticket(queue, band, pending[1])
-          deleted = deleted + 1
-          count(queue, '_unknown', 'claim_deleted')
-        end
+      elseif string.sub(name, 1, #PARKED) ~= PARKED then
+        take_from(name, band)
       end
     end
-    from = #idle == 100 and '(' .. idle[100][1] or nil
   end
 end
 write_index()
 write_journal()
-return { reclaimed, deleted }
+return { reclaimed, deleted, limit - left }

@@ -1,10 +1,10 @@
 --[[ task_requeue: dead_lettered -> queued, an operator's decision: attempts start anew, seq and history go on
 to_queue, to_priority: '' keeps what it had. Never refused for depth: the task was accepted once.
-Returns {'QUEUED'} {'WRONG_STATE', status} {'UNKNOWN'} {'NEWER'} {'TOO_MANY_QUEUES'}; a repeat of operation_id gets the
-first answer.
+Returns {'QUEUED'} {'WRONG_STATE', status} {'UNKNOWN'} {'NEWER'} {'TOO_MANY_QUEUES'} {'UNDECODABLE'}; a repeat of
+operation_id gets the first answer.
 Events: TASK_QUEUED.
 ]]
---@include clock journal index wake ticket history
+--@include clock journal index wake ticket history record
 --@args id operation_id mark to_queue to_priority
 
 local record = key.task(id)
@@ -12,10 +12,13 @@ local v, status, seq, queue, band, created, task_type, idem, dead, operation, re
   fingerprint = unpack(
   redis.call('HMGET', record, 'v', 'status', 'seq', 'queue', 'priority', 'created', 'type', 'idem', 'dead',
     'operation', 'requeued', 'ttl', 'discarded', 'fingerprint'))
+if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } end
 if not status then return { 'UNKNOWN' } end
-if tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } end
 if operation == operation_id then return { 'QUEUED' } end
 if status ~= 'dead_lettered' or discarded == '1' then return { 'WRONG_STATE', status } end
+if not (dead and queue and band and readable(task_type, seq, created, band .. (requeued or '') .. (ttl or ''))) then
+  return { 'UNDECODABLE' }
+end
 local target = to_queue ~= '' and to_queue or queue
 band = to_priority ~= '' and to_priority or band
 if not redis.call('ZSCORE', key.queues(), target) and redis.call('ZCARD', key.queues()) >= MAX_QUEUES then
@@ -37,7 +40,7 @@ put(key.queues(), text(now_ms), target)
 if idem then
   local idempotency = key.idempotency(idem)
   local holder = redis.call('HGET', idempotency, 'task')
-  if not holder or holder == id then  -- else a newer task has the key
+  if not holder or holder == id or redis.call('EXISTS', key.task(holder)) == 0 then  -- else a newer task has the key
     redis.call('HSET', idempotency, 'v', SCHEMA_VERSION, 'task', id, 'state', 'active', 'fingerprint', fingerprint or '')
     redis.call('PERSIST', idempotency)
   end

@@ -1,38 +1,55 @@
 --[[ task_settle: gives back to its band what this consumer owns and does not hold: a claim whose reply was lost
-Works through one queue; at most 1 000 entries a call. An entry that stands for nothing is removed.
+A task whose cancellation was asked for ends `cancelled` instead. An entry that stands for nothing is removed.
+Works through one queue: what one worker owns there is bounded by what it asks for.
 Returns the number of tasks given back. A repeat finds nothing left and returns 0.
+Events: TASK_QUEUED, TASK_CANCELLED.
 ]]
---@include clock journal index wake ticket release
+--@include clock journal index wake ticket finish release
 --@args worker queue
 --@items held_id
 
 local held, given_back = {}, 0
 for at = ITEMS, #ARGV do held[ARGV[at]] = true end
+
+local function give_back(band, entry, id)
+  local record = key.task(id)
+  local status, own_entry, seq, attempt, created, task_type, owner, cancel, idem = unpack(redis.call('HMGET', record,
+    'status', 'entry', 'seq', 'attempt', 'created', 'type', 'worker', 'cancel', 'idem'))
+  if status == 'queued' and own_entry == entry then
+    park(queue, band, entry)
+    wake(queue)
+  elseif status ~= 'running' or own_entry ~= entry or owner ~= worker then
+    remove_ticket(queue, band, entry)
+  else
+    given_back = given_back + 1
+    if cancel == '1' then
+      remove_ticket(queue, band, entry)
+      redis.call('HSET', record, 'status', 'cancelled', 'finished', text(now_ms))
+      finish({ id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
+        worker = worker, idem = idem }, 'cancelled')
+    else
+      release(id, queue, band, entry, tonumber(seq), tonumber(attempt), created)
+      event('TASK_QUEUED', id, queue, task_type, attempt, worker, 'handed back')
+      count(queue, task_type, 'handed_back')
+    end
+  end
+end
+
 for band = 9, 0, -1 do
-  local stream = key.stream(queue, band)
-  local owned = redis.pcall('XPENDING', stream, WORKER_GROUP, '-', '+', 100, worker)
-  if not owned.err then
+  local stream, from = key.stream(queue, band), '-'
+  while from do
+    local owned = redis.pcall('XPENDING', stream, WORKER_GROUP, from, '+', 100, worker)
+    if owned.err then break end
     for _, pending in ipairs(owned) do
       local entry = redis.call('XRANGE', stream, pending[1], pending[1])[1]
       local id = entry and ticket_task(entry[2])
       if not id then
         remove_ticket(queue, band, pending[1])
       elseif not held[id] then
-        local status, own_entry, seq, attempt, created, task_type, owner = unpack(redis.call('HMGET', key.task(id),
-          'status', 'entry', 'seq', 'attempt', 'created', 'type', 'worker'))
-        if status == 'running' and own_entry == pending[1] and owner == worker then
-          release(id, queue, band, pending[1], tonumber(seq), tonumber(attempt), created)
-          event('TASK_QUEUED', id, queue, task_type, attempt, worker, 'handed back')
-          count(queue, task_type, 'handed_back')
-          given_back = given_back + 1
-        elseif status == 'queued' and own_entry == pending[1] then
-          park(queue, band, pending[1])
-          wake(queue)
-        else
-          remove_ticket(queue, band, pending[1])
-        end
+        give_back(band, pending[1], id)
       end
     end
+    from = #owned == 100 and '(' .. owned[100][1] or nil
   end
 end
 write_index()

@@ -10,6 +10,7 @@ Events: TASK_QUEUED for what waits in a stream.
 --@items id queue task_type priority max_attempts timeout due_ms delay_ms idem fingerprint ttl_ms extra payload
 
 local depths, known, used, replies = {}, {}, {}, {}
+local delayed_before, delayed_here = nil, 0
 
 local function depth_of(queue)
   if not depths[queue] then
@@ -22,11 +23,13 @@ local function delayed()
   --[[ Exact without a counter of its own: retries stand in the schedule too but do not count against the limit. ]]
   local size = redis.call('ZCARD', key.schedule())
   if size < MAX_SCHEDULED then return size end
-  size = 0
-  for _, queue in ipairs(redis.call('ZRANGE', key.queues(), 0, -1)) do
-    size = size + redis.call('ZCARD', key.index(queue, 'pending'))
+  if not delayed_before then
+    delayed_before = 0  -- without those of this script: the index is written at its end
+    for _, queue in ipairs(redis.call('ZRANGE', key.queues(), 0, -1)) do
+      delayed_before = delayed_before + redis.call('ZCARD', key.index(queue, 'pending'))
+    end
   end
-  return size
+  return delayed_before + delayed_here
 end
 
 local function is_new_queue(queue)
@@ -80,6 +83,7 @@ for at = ITEMS, #ARGV, ITEM do
     if waits then
       set('available', text(due))
       schedule(id, text(due))
+      delayed_here = delayed_here + 1
     else
       set('entry', add_ticket(id, queue, priority, 1, 1))
       depths[queue] = depths[queue] + 1
@@ -106,8 +110,6 @@ for at = ITEMS, #ARGV, ITEM do
     count(queue, task_type, 'submitted')
     used[queue] = true
     put(key.queues(), text(now_ms), queue)
-    -- index entries are written at once when the schedule is counted from them
-    if waits then write_index() entering, leaving = {}, {} end
     reply = { 'NEW', created }
   end
   replies[#replies + 1] = reply

@@ -8,7 +8,8 @@ Events: WORKER_STARTED, once.
 --@items field value
 
 local record = key.worker(worker)
-if redis.call('EXISTS', record) == 0 then event('WORKER_STARTED', '', '', '', '0', worker) end
+-- what a former worker of this name left goes, commands to it included; freeing first also passes at maxmemory
+if redis.call('DEL', record) == 0 then event('WORKER_STARTED', '', '', '', '0', worker) end
 redis.call('HSET', record, 'v', SCHEMA_VERSION, 'lease', lease_ms, 'keep', keep_ms, 'started', text(now_ms),
   'heartbeat', text(now_ms))
 for at = ITEMS, #ARGV, ITEM do

@@ -1,7 +1,7 @@
 --[[ worker_tick: all that a worker says and asks in a second, in one call
 Heartbeat; renewal of the leases of what it holds, each fenced by seq; which of it was lost or is to be cancelled; the
 leader's lock, taken when free and renewed when own; what an operator told this worker; whether something is overdue
-that the leader should have done (looked at in this worker's queues).
+that the leader should have done (looked at in this worker's queues). The wake streams of its queues are kept alive.
 lead: '1' to take part in leading. Returns {registered, leader, command, overdue, lost ids, cancelled ids}.
 A repeat renews again and answers the same.
 ]]
@@ -11,9 +11,9 @@ A repeat renews again and answers the same.
 
 local record = key.worker(worker)
 local keep = redis.call('HGET', record, 'keep')
+redis.call('PEXPIRE', record, keep or 1)  -- first, even in vain: at maxmemory only what begins without a need may go on
 if keep then
   redis.call('HSET', record, 'heartbeat', text(now_ms), 'status', status)
-  redis.call('PEXPIRE', record, keep)
   redis.call('ZADD', key.workers(), text(now_ms + keep), worker)
 end
 
@@ -36,6 +36,22 @@ if lead == '1' and (not leader or leader == worker) then
   leader = worker
 end
 
+for queue in string.gmatch(queues, '[^,]+') do redis.call('PEXPIRE', key.wake(queue), WAKE_KEEP) end
+
+local function ended_lease(stream, min_idle)
+  --[[ Whether a worker holds an entry for so long; what is parked or set aside may stand there for ever. ]]
+  local idle = redis.pcall('XPENDING', stream, WORKER_GROUP, 'IDLE', min_idle, '-', '+', 1)
+  if idle.err or #idle == 0 then return false end
+  if string.sub(idle[1][2], 1, #PARKED) ~= PARKED then return true end
+  for _, consumer in ipairs(redis.call('XPENDING', stream, WORKER_GROUP)[4]) do
+    if string.sub(consumer[1], 1, #PARKED) ~= PARKED
+      and #redis.call('XPENDING', stream, WORKER_GROUP, 'IDLE', min_idle, '-', '+', 1, consumer[1]) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
 local function overdue()
   local head = redis.call('ZRANGE', key.schedule(), 0, 0, 'WITHSCORES')
   if head[2] and tonumber(head[2]) < now_ms - late_ms then return 1 end
@@ -44,10 +60,7 @@ local function overdue()
     if longest > 0 and redis.call('ZCARD', key.index(queue, 'running')) > 0 then
       for band = 0, 9 do
         local stream = key.stream(queue, band)
-        if redis.call('XLEN', stream) > 0 then
-          local idle = redis.pcall('XPENDING', stream, WORKER_GROUP, 'IDLE', text(longest + late_ms), '-', '+', 1)
-          if not idle.err and #idle > 0 and idle[1][2] ~= PARKED then return 1 end
-        end
+        if redis.call('XLEN', stream) > 0 and ended_lease(stream, text(longest + late_ms)) then return 1 end
       end
     end
   end

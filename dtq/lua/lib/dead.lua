@@ -1,5 +1,5 @@
 --[[ Dead letters: one stream, bounded. What falls out at the old end becomes `failed`, with an event and a counter. ]]
---@include finish
+--@include finish record
 
 local function evict_oldest()
   local oldest = redis.call('XRANGE', key.dead_letter(), '-', '+', 'COUNT', 1)[1]
@@ -10,6 +10,7 @@ local function evict_oldest()
   local status, dead, queue, task_type, created, attempt = unpack(
     redis.call('HMGET', record, 'status', 'dead', 'queue', 'type', 'created', 'attempt'))
   if status == 'dead_lettered' and dead == oldest[1] then
+    write_index()  -- this very script may have buried it
     redis.call('HSET', record, 'status', 'failed')
     redis.call('HDEL', record, 'dead')
     move(task_id, queue, 'dead_lettered', 'failed', created)
@@ -18,6 +19,13 @@ local function evict_oldest()
     keep_for_retention(task_id, queue, 'failed')
   end
   return true
+end
+
+local function evict_excess(most)
+  --[[ most: how many at once; a limit that was lowered is reached over several scripts. ]]
+  for _ = 1, math.min(redis.call('XLEN', key.dead_letter()) - DLQ_MAXLEN, most) do
+    if not evict_oldest() then break end
+  end
 end
 
 local function bury(task, reason)
@@ -33,9 +41,25 @@ local function bury(task, reason)
     'reason', reason, 'attempts', task.attempt or '0', 'worker', task.worker or '', 'error', task.error or '')
   redis.call('HSET', record, 'status', 'dead_lettered', 'finished', text(now_ms), 'reason', reason, 'dead', entry)
   finish(task, 'dead_lettered', reason)
-  local excess = redis.call('XLEN', key.dead_letter()) - DLQ_MAXLEN
-  for _ = 1, math.min(excess, 100) do  -- bounded: a lowered limit is reached over several scripts
-    if not evict_oldest() then break end
-  end
+  evict_excess(3)
   return 'dead_lettered'
+end
+
+local function bury_unreadable(id, status, queue, band)
+  --[[ Sets right what lists, a requeue and an eviction need, so that none of them meets the same fault again. The
+  payload is left as it is. The caller has removed ticket and schedule entry. ]]
+  local record = key.task(id)
+  local task_type, seq, created, attempt, idem = unpack(
+    redis.call('HMGET', record, 'type', 'seq', 'created', 'attempt', 'idem'))
+  local function number(found, default) return found and string.find(found, '^%d+$') and found or default end
+  local task = { id = id, queue = queue, type = plain_type(task_type) or '_unknown', status = status,
+    created = number(created, text(now_us)), attempt = number(attempt, '0'), idem = idem,
+    error = '{"class":"Undecodable","message":"the record could not be read; something else than dtq changed it"}' }
+  redis.call('HDEL', record, 'entry', 'max_attempts', 'timeout', 'failures', 'suspect', 'alone', 'crashes', 'worker',
+    'started', 'expires', 'ttl', 'unknown', 'available', 'requeued', 'cancel', 'progress')
+  redis.call('HSET', record, 'v', SCHEMA_VERSION, 'type', task.type, 'queue', queue, 'priority',
+    string.match(band or '', '^%d$') or '0', 'seq', number(seq, '1'), 'created', task.created,
+    'attempt', task.attempt, 'error', task.error)
+  put(key.queues(), text(now_ms), queue)
+  bury(task, 'undecodable')
 end

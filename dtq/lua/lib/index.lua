@@ -20,7 +20,15 @@ local function move(task_id, queue, from, to, created)
   if to then put(key.index(queue, to), created, task_id) end
 end
 
+local function in_parts(command, sorted_set, list)
+  for from = 1, #list, 1000 do  -- unpack fails at some thousands
+    redis.call(command, sorted_set, unpack(list, from, math.min(from + 999, #list)))
+  end
+end
+
 local function write_index()
-  for sorted_set, list in pairs(leaving) do redis.call('ZREM', sorted_set, unpack(list)) end
-  for sorted_set, list in pairs(entering) do redis.call('ZADD', sorted_set, unpack(list)) end
+  --[[ What leaves goes first, so one task moves at most once between two calls of this. ]]
+  for sorted_set, list in pairs(leaving) do in_parts('ZREM', sorted_set, list) end
+  for sorted_set, list in pairs(entering) do in_parts('ZADD', sorted_set, list) end
+  entering, leaving = {}, {}
 end

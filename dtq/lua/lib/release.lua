@@ -13,7 +13,7 @@ local function release(id, queue, band, entry, seq, attempt, created)
     redis.call('SADD', key.parked(queue), band)
   end
   redis.call('HSET', record, 'status', 'queued', 'seq', seq + 1, 'attempt', attempt - 1, 'entry', entry)
-  redis.call('HDEL', record, 'worker', 'started', 'alone')
+  redis.call('HDEL', record, 'worker', 'started', 'alone', 'progress')
   move(id, queue, 'running', 'queued', created)
   wake(queue)
 end

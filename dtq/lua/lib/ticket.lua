@@ -12,8 +12,9 @@ local function remove_ticket(queue, band, entry)
 end
 
 local function ticket_task(fields)
+  --[[ Returns the task's id, nil for a ticket that names none. ]]
   for at = 1, #fields, 2 do
-    if fields[at] == 'id' then return fields[at + 1] end
+    if fields[at] == 'id' then return string.match(fields[at + 1], '^%w+$') end
   end
   return nil
 end
