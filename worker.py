@@ -8,12 +8,14 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from dtq.errors import ConfigurationError
 from dtq.log import configure_logging
 from dtq.settings import Settings, load_settings
 from dtq.worker.launch import Options, run_worker
 from dtq.worker.processes import Processes
+from dtq.worker.reload import Reloader
 from dtq.worker.supervisor import ExitCode
 
 
@@ -35,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"worker.py: {error}\n")
         return ExitCode.CONFIGURATION
     configure_logging(settings.log_level, json=settings.log_json)
+    if given.reload and settings.worker_processes > 1:
+        sys.stderr.write("worker.py: --reload is for one process: leave --processes away\n")
+        return 2
     if given.check:
         from dtq.worker.check import check  # needs what a worker does not
 
@@ -46,7 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _work(settings: Settings, given: argparse.Namespace, number: int | None) -> int:
-    return run_worker(settings, Options(max_tasks=given.max_tasks, burst=given.burst, number=number))
+    reloader = Reloader(Path.cwd()) if given.reload else None
+    options = Options(max_tasks=given.max_tasks, burst=given.burst, number=number, reloader=reloader)
+    ended = run_worker(settings, options)
+    if reloader is not None and reloader.due:
+        reloader.restart()
+    return ended
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--drain-timeout", metavar="S", help="seconds for running tasks to end (DTQ_DRAIN_TIMEOUT_S)")
     parser.add_argument("--metrics-port", metavar="P", help="port of the metrics, 0 for none (DTQ_WORKER_METRICS_PORT)")
     parser.add_argument("--check", action="store_true", help="say whether this worker's heartbeat is fresh, and end")
+    parser.add_argument("--reload", action="store_true", help="begin anew when a file of the tasks changes")
     parser.add_argument("--log-json", action="store_true", help="log lines as JSON (DTQ_LOG_JSON)")
     return parser
 

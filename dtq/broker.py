@@ -73,6 +73,8 @@ class Tick(NamedTuple):
     """Something is due that the leader should have done."""
     registered: bool
     """False: the worker's record was gone; register again."""
+    busy: bool
+    """Whether anything runs in the queues that this worker looks after: of the leader, in all."""
 
 
 class Broker:
@@ -250,7 +252,7 @@ class Broker:
         held: claims whose leases are renewed, those that this worker still owns. lead: whether to take the leader's
         lock when it is free, and keep it.
         """
-        registered, leader, command, overdue, lost, cancelled = self.scripts.run(
+        registered, leader, command, overdue, lost, cancelled, busy = self.scripts.run(
             "worker_tick",
             items=[(claim.task_id, claim.seq) for claim in held],
             worker=worker.worker_id,
@@ -267,6 +269,7 @@ class Broker:
             command=command.decode() if command in (b"quiet", b"stop") else None,
             overdue=overdue == 1,
             registered=registered == 1,
+            busy=busy == 1,
         )
 
     def deregister(self, worker_id: str, queues: Sequence[str] = ()) -> None:

@@ -6,7 +6,7 @@ The leader does it on time; any other worker may, and does when something is lat
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dtq.keys import Keys
@@ -77,11 +77,12 @@ class Upkeep:
 
         Returns the number of tasks removed; when it is `limit`, there may be more.
         """
-        removed: int = self._scripts.run("sweep_finished", limit=limit)
-        for worker_id in self._stale_workers():
+        removed: int
+        removed, stale, unused = self._scripts.run("sweep_finished", limit=limit, idle_ms=IDLE_QUEUE_MS)
+        for worker_id in map(bytes.decode, stale):
             if not self.forget(worker_id, self._queues()):  # else its tasks are reclaimed first
                 self._scripts.run("worker_leave", worker=worker_id, gone="1")
-        for queue in self._idle_queues():
+        for queue in map(bytes.decode, unused):
             self._scripts.run("sweep_queue", queue=queue, idle_ms=IDLE_QUEUE_MS)
         return removed
 
@@ -125,18 +126,6 @@ class Upkeep:
             uptime_s = float(server_info(self._server, "server").get("uptime_in_seconds", "86400"))
             self._started_at = max(now - uptime_s, self._server.last_failure or now - 86_400)
         return round((now - self._started_at) * 1000)
-
-    def _stale_workers(self) -> list[str]:
-        clock, ends = self._server.pipeline([("TIME",), ("ZRANGE", self._keys.workers(), 0, 19, "WITHSCORES")])
-        now_ms = int(clock[0]) * 1000
-        pairs: Iterable[tuple[bytes, bytes]] = zip(ends[::2], ends[1::2], strict=True)
-        return [name.decode() for name, end in pairs if float(end) < now_ms]
-
-    def _idle_queues(self) -> list[str]:
-        clock, used = self._server.pipeline([("TIME",), ("ZRANGE", self._keys.queues(), 0, 9, "WITHSCORES")])
-        oldest_ms = int(clock[0]) * 1000 - IDLE_QUEUE_MS
-        pairs: Iterable[tuple[bytes, bytes]] = zip(used[::2], used[1::2], strict=True)
-        return [name.decode() for name, at in pairs if float(at) < oldest_ms]
 
     def _queues(self) -> list[str]:
         return [name.decode() for name in self._server.call("ZRANGE", self._keys.queues(), 0, -1)]

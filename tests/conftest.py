@@ -27,9 +27,10 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def isolation(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Every test starts without DTQ_* variables and in an empty directory."""
-    for name in [name for name in os.environ if name.startswith("DTQ_")]:
-        monkeypatch.delenv(name)
+    """Every test starts in an empty directory, without DTQ_* variables and what says how a terminal looks."""
+    for name in list(os.environ):
+        if name.startswith("DTQ_") or name in ("COLUMNS", "LINES", "NO_COLOR"):
+            monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     directory = f"cwd-{next(_numbers)}"
     os.mkdir(directory)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dtq.broker import Replay
 from dtq.errors import DtqError, IdempotencyInProgress, TaskFinished, TooManyQueues, WrongState
-from dtq.model import Claim, Task
+from dtq.model import Claim, Outcome, Task
 from dtq.redisio import Server
 from dtq.states import Status
 from tests.support.engine import FAR_MS, Engine, Kind, outcome
@@ -34,7 +34,7 @@ QUEUES = ("alpha", "beta", "gamma", "delta")  # one more than is allowed
 KEYS = (None, None, "one", "two")
 
 worker_ids = st.sampled_from(WORKERS)
-queue_names = st.sampled_from(QUEUES)
+queue_names = st.sampled_from((*QUEUES, "alpha", "alpha", "alpha"))  # few queues, so that they fill
 bands = st.sampled_from((0, 5, 9))
 kinds: st.SearchStrategy[Kind] = st.sampled_from(("succeed", "retry", "dead", "snooze", "unknown"))
 wishes = st.fixed_dictionaries(
@@ -102,7 +102,7 @@ class Machine(RuleBasedStateMachine):
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 
-    @rule(asked=st.lists(wishes, min_size=1, max_size=4))
+    @rule(asked=st.lists(wishes, min_size=1, max_size=6))
     def submit(self, asked: list[dict[str, Any]]) -> None:
         answers = self.engine.offer(*[self._submission(**one) for one in asked])
         for one, answer in zip(asked, answers, strict=True):
@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
 
     # --- working ------------------------------------------------------------------------------------------------------
 
-    @rule(worker=worker_ids, queues=st.lists(queue_names, min_size=1, max_size=3, unique=True), limit=st.integers(1, 5))
+    @rule(worker=worker_ids, queues=st.lists(queue_names, min_size=1, max_size=3, unique=True), limit=st.integers(1, 9))
     def claim(self, worker: str, queues: list[str], limit: int) -> None:
         expected = self.model.claim(worker, queues, limit)
         batch = self.broker.claim(worker, queues, limit)
@@ -154,13 +154,28 @@ class Machine(RuleBasedStateMachine):
         left = any(self.model.waiting(queue) for queue in queues if queue not in self.model.paused)
         assert (batch.more, batch.absorbed, batch.newer) == (left, 0, 0)
 
-    @rule(data=st.data(), worker=worker_ids)
-    def commit(self, data: st.DataObject, worker: str) -> None:
+    @precondition(lambda self: self.good)
+    @rule(data=st.data(), kind=st.one_of(st.none(), kinds))
+    def commit(self, data: st.DataObject, kind: Kind | None) -> None:
+        worker, _ = one_of(data, self.good)
         choice = self.claims_of(worker) + [claim for owner, claim in self.over if owner == worker]
-        if not choice:
-            return
-        picked = [one_of(data, choice) for _ in range(data.draw(st.integers(1, 4)))]
-        outcomes = [outcome(claim, data.draw(kinds), delay_ms=3_600_000) for claim in picked]
+        picked = [one_of(data, choice) for _ in range(data.draw(st.integers(1, 8)))]
+        self.record(worker, [outcome(claim, kind or data.draw(kinds), delay_ms=3_600_000) for claim in picked])
+
+    @rule(queue=queue_names, limit=st.integers(3, 9), kind=kinds)
+    def a_worker_does_its_work(self, queue: str, limit: int, kind: Kind) -> None:
+        self.claim("w1", [queue], limit)
+        self.record("w1", [outcome(claim, kind, delay_ms=3_600_000) for claim in self.claims_of("w1")])
+
+    @rule(queue=queue_names, limit=st.integers(2, 9), alone=st.sampled_from((None, False, True)))
+    def a_worker_dies(self, queue: str, limit: int, alone: bool | None) -> None:
+        self.claim("w1", [queue], limit)
+        for claim in self.claims_of("w1") if alone is not None else []:
+            assert self.broker.start_suspect("w1", claim, bool(alone))
+            self.model.tasks[claim.task_id].alone = alone
+        self.leases_end()
+
+    def record(self, worker: str, outcomes: list[Outcome]) -> None:
         answers = self.broker.commit(worker, outcomes)
         first: dict[tuple[str, int], Status | None] = {}
         for one, answer in zip(outcomes, answers, strict=True):
@@ -178,19 +193,20 @@ class Machine(RuleBasedStateMachine):
         self.evict()
         self.sort_claims()
 
-    @rule(data=st.data(), worker=worker_ids)
-    def hand_back(self, data: st.DataObject, worker: str) -> None:
-        choice = self.claims_of(worker)
-        if not choice:
-            return
-        picked = [claim for claim in choice if data.draw(st.booleans())]
+    @precondition(lambda self: self.good)
+    @rule(data=st.data())
+    def hand_back(self, data: st.DataObject) -> None:
+        worker, _ = one_of(data, self.good)
+        picked = [claim for claim in self.claims_of(worker) if data.draw(st.booleans())]
         assert self.broker.hand_back(worker, picked) == len(picked)
         for claim in picked:
             self.model.hand_back(self.model.tasks[claim.task_id])
         self.sort_claims()
 
-    @rule(data=st.data(), worker=worker_ids)
-    def settle(self, data: st.DataObject, worker: str) -> None:
+    @precondition(lambda self: self.good)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        worker, _ = one_of(data, self.good)
         held = {claim.task_id for claim in self.claims_of(worker) if data.draw(st.booleans())}
         unheld = [claim for claim in self.claims_of(worker) if claim.task_id not in held]
         assert self.broker.settle(worker, QUEUES, held) == len(unheld)
@@ -212,6 +228,7 @@ class Machine(RuleBasedStateMachine):
         assert not self.broker.start_suspect(worker, claim, True)
         assert not self.broker.progress(worker, claim, 0.5, "half")
 
+    @precondition(lambda self: self.good or self.over)
     @rule(worker=worker_ids)
     def tick(self, worker: str) -> None:
         good = self.claims_of(worker)
@@ -223,6 +240,7 @@ class Machine(RuleBasedStateMachine):
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.good)
     @rule()
     def leases_end(self) -> None:
         running = self.model.having(S.RUNNING)
@@ -235,10 +253,6 @@ class Machine(RuleBasedStateMachine):
         self.evict()
         self.sort_claims()
 
-    @rule()
-    def leases_have_not_ended(self) -> None:
-        assert self.engine.take_back() == 0
-
     @precondition(lambda self: self.model.having(S.PENDING, S.RETRYING))
     @rule(limit=st.integers(1, 100))
     def promote(self, limit: int) -> None:
@@ -248,8 +262,10 @@ class Machine(RuleBasedStateMachine):
         assert self.broker.upkeep.promote(limit=limit, late_ms=-FAR_MS).moved == expected
 
     @rule()
-    def nothing_is_due(self) -> None:
+    def nothing_is_to_be_done(self) -> None:
         assert self.broker.upkeep.promote().moved == 0
+        assert self.engine.take_back() == 0
+        assert self.engine.reconcile_all() == 0
 
     @precondition(lambda self: any(task.has_ttl and not task.passed for task in self.model.tasks.values()))
     @rule(data=st.data())
@@ -281,9 +297,9 @@ class Machine(RuleBasedStateMachine):
     # --- operators ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.model.tasks)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        task = self.pick(data, *Status)
+    @rule(data=st.data(), running=st.booleans())
+    def cancel(self, data: st.DataObject, running: bool) -> None:
+        task = self.pick(data, S.RUNNING) if running and self.model.having(S.RUNNING) else self.pick(data, *Status)
         try:
             answer: Status | None = self.broker.cancel(task.task_id, "why not")
         except TaskFinished as error:
@@ -321,10 +337,6 @@ class Machine(RuleBasedStateMachine):
         (self.model.paused.add if pause else self.model.paused.discard)(queue)
 
     # --- mishaps ------------------------------------------------------------------------------------------------------
-
-    @rule()
-    def reconcile(self) -> None:
-        assert self.engine.reconcile_all() == 0
 
     @precondition(lambda self: self.model.having(S.QUEUED, S.PENDING, S.RETRYING))
     @rule(data=st.data())
@@ -381,13 +393,13 @@ def test_any_history_leaves_the_engine_as_the_model_says(server: Server) -> None
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=EXAMPLES or 40,
-            stateful_step_count=30 if not EXAMPLES else 60,
+            max_examples=EXAMPLES or 50,
+            stateful_step_count=50,
             deadline=None,
             derandomize=not EXAMPLES,
             database=None,
             report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -209,6 +209,20 @@ def test_check_tells_whether_the_heartbeat_is_fresh(workers, client, wait_until,
     wait_until(lambda: check("--name", "checked").returncode == 1, what="the heartbeat to go stale", timeout_s=10)
 
 
+def test_with_reload_it_begins_anew_when_its_tasks_change(workers, client, tasks, tmp_path, wait_until):
+    module = tasks("@task('own')\ndef own(payload, ctx): return 1")
+    worker = workers.spawn("--reload", "--tasks", module)
+    assert client.wait(client.submit("own").task_id, 10).result == 1
+    (tmp_path / f"{module}.py").write_text("def broken(:\n")
+    worker.wait_for_log("cannot be read")
+    assert client.wait(client.submit("own").task_id, 10).result == 1
+    tasks("@task('own')\ndef own(payload, ctx): return 'two'")
+    worker.wait_for_log("begins anew")
+    wait_until(lambda: worker.log.count("slots, Redis") == 2, what="the new start", timeout_s=15)
+    assert client.wait(client.submit("own").task_id, 10).result == "two"
+    assert worker.stop() == 0
+
+
 def test_log_lines_can_be_json(workers, client):
     worker = workers.spawn("--log-json", "--name", "json")
     client.wait(client.submit("permanent_fail_task").task_id, 10)

@@ -68,7 +68,7 @@ def test_retry_01_a_handler_can_add_to_the_list_but_not_take_permanent_error_off
 
 
 def test_retry_01_attempts_end_after_the_limit_and_delays_double():
-    claims = [make_claim(max_attempts=4, failures=failures, attempt=9) for failures in range(4)]
+    claims = [make_claim(max_attempts=4, failures=failures, attempt=failures + 1) for failures in range(4)]
     outcomes = [judge(RetryableError("again"), claim=claim) for claim in claims]
     assert [outcome.kind for outcome in outcomes] == ["retry", "retry", "retry", "dead"]
     assert [outcome.delay_ms for outcome in outcomes[:3]] == [1000, 2000, 4000]
@@ -85,7 +85,7 @@ def test_retry_01_an_error_can_name_its_own_delay():
 
 def test_sched_01_delays_spread_over_the_jitter_and_keep_their_bounds():
     rules = Rules(backoff=Backoff(base_s=2.0, max_s=60.0, jitter=0.5), max_attempts=10, result_max_bytes=1)
-    claim = make_claim(failures=2)
+    claim = make_claim(failures=2, attempt=3)
     delays = [verdict.raised(claim, HANDLER, RetryableError("x"), 1, rules).delay_ms / 1000 for _ in range(1000)]
     assert 4 <= min(delays) < 5
     assert 11 < max(delays) <= 12

@@ -41,15 +41,19 @@ local function take(queue, band, entry, fields)
   if not id then absorb(queue, band, entry) return true end
   local record = key.task(id)
   local v, status, own_entry, seq, attempt, task_type, max_attempts, timeout, failures, suspect, expires, unknown,
-    created, available, extra, idem = unpack(redis.call('HMGET', record, 'v', 'status', 'entry', 'seq', 'attempt',
-    'type', 'max_attempts', 'timeout', 'failures', 'suspect', 'expires', 'unknown', 'created', 'available', 'extra',
-    'idem'))
+    created, available, extra, idem, own_queue, own_band = unpack(redis.call('HMGET', record, 'v', 'status', 'entry',
+    'seq', 'attempt', 'type', 'max_attempts', 'timeout', 'failures', 'suspect', 'expires', 'unknown', 'created',
+    'available', 'extra', 'idem', 'queue', 'priority'))
   if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then
     redis.call('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED .. '-v' .. v, 0, entry, 'JUSTID')
     newer = newer + 1
     return true
   end
-  if status ~= 'queued' or own_entry ~= entry then absorb(queue, band, entry, id, task_type) return true end
+  if status ~= 'queued' or own_entry ~= entry or (own_queue or queue) ~= queue
+    or tonumber(own_band or band) ~= band then  -- entries of two streams may have the same number
+    absorb(queue, band, entry, id, task_type)
+    return true
+  end
   local payload = redis.call('GET', key.payload(id))
   if not (v and payload and readable(task_type, seq, created, v .. (attempt or '') .. (max_attempts or '') ..
     (timeout or '') .. (failures or '') .. (suspect or '') .. (expires or '') .. (unknown or '') .. (available or '')))
@@ -79,7 +83,6 @@ local function take(queue, band, entry, fields)
     redis.call('HSET', record, 'status', 'running', 'seq', seq, 'attempt', attempt, 'worker', worker,
       'started', text(now_ms))
   end
-  if suspect then redis.call('HDEL', record, 'alone') end
   move(id, queue, 'queued', 'running', created)
   event('TASK_STARTED', id, queue, task_type, attempt, worker)
   count(queue, task_type, 'started')

@@ -2,7 +2,9 @@
 Heartbeat; renewal of the leases of what it holds, each fenced by seq; which of it was lost or is to be cancelled; the
 leader's lock, taken when free and renewed when own; what an operator told this worker; whether something is overdue
 that the leader should have done (looked at in this worker's queues). The wake streams of its queues are kept alive.
-lead: '1' to take part in leading. Returns {registered, leader, command, overdue, lost ids, cancelled ids}.
+For the leader itself all queues are looked at, for what is due now, and its scheduler is rung for.
+lead: '1' to take part in leading.
+Returns {registered, leader, command, overdue, lost ids, cancelled ids, whether anything runs in the queues looked at}.
 A repeat renews again and answers the same.
 ]]
 --@include clock renew
@@ -52,20 +54,33 @@ local function ended_lease(stream, min_idle)
   return false
 end
 
+local leads = leader == worker
+local looked_at = leads and redis.call('ZRANGE', key.queues(), 0, -1) or {}
+if not leads then
+  for queue in string.gmatch(queues, '[^,]+') do looked_at[#looked_at + 1] = queue end
+end
+local busy = {}
+for _, queue in ipairs(looked_at) do
+  if redis.call('ZCARD', key.index(queue, 'running')) > 0 then busy[#busy + 1] = queue end
+end
+
 local function overdue()
   local head = redis.call('ZRANGE', key.schedule(), 0, 0, 'WITHSCORES')
   if head[2] and tonumber(head[2]) < now_ms - late_ms then return 1 end
   local longest = tonumber(redis.call('ZREVRANGE', key.leases(), 0, 0, 'WITHSCORES')[2] or 0)
-  for queue in string.gmatch(queues, '[^,]+') do
-    if longest > 0 and redis.call('ZCARD', key.index(queue, 'running')) > 0 then
-      for band = 0, 9 do
-        local stream = key.stream(queue, band)
-        if redis.call('XLEN', stream) > 0 and ended_lease(stream, text(longest + late_ms)) then return 1 end
-      end
+  local min_idle = text(longest + (leads and 0 or late_ms))
+  for _, queue in ipairs(longest > 0 and busy or {}) do
+    for band = 0, 9 do
+      local stream = key.stream(queue, band)
+      if redis.call('XLEN', stream) > 0 and ended_lease(stream, min_idle) then return 1 end
     end
   end
   return 0
 end
 
-return { keep and 1 or 0, leader == worker and 1 or 0, redis.call('HGET', record, 'command') or '', overdue(), lost,
-  cancelled }
+local late = overdue()
+if leads and late == 1 then
+  redis.call('XADD', key.scheduler_wake(), 'MAXLEN', '~', WAKE_MAXLEN, '*', 't', '')
+end
+return { keep and 1 or 0, leads and 1 or 0, redis.call('HGET', record, 'command') or '', late, lost, cancelled,
+  #busy > 0 and 1 or 0 }

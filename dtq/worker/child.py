@@ -1,4 +1,4 @@
-"""The process of isolated handlers: `python -m dtq.worker.child <descriptor>`, started by `isolation` and by nobody else.
+"""The process of isolated handlers: `python -m dtq.worker.child <descriptor>`, started by `isolation` alone.
 
 Its main thread runs handlers; another one listens to the worker, and ends the process and its children when the worker
 is gone. Imports little: a child is started for each slot that runs isolated handlers.
@@ -6,8 +6,6 @@ is gone. Imports little: a child is started for each slot that runs isolated han
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import math
 import os
@@ -33,8 +31,6 @@ from dtq.worker.verdict import Rules
 if TYPE_CHECKING:
     from dtq.client import Client
 
-_PR_SET_PDEATHSIG = 1
-
 
 class Child:
     """Runs what the worker sends, one task at a time."""
@@ -45,6 +41,8 @@ class Child:
         self._work: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
         self._guard = Guard(math.inf, lambda moment: None)
         self._context: TaskContext | None = None
+        self._busy = False
+        """Between the receipt of a task and its end: then the listener looks up now and then."""
 
     def serve(self) -> None:
         """Work until the worker is gone."""
@@ -57,6 +55,7 @@ class Child:
             outcome = self._run(
                 messages.claim_from_dict(message["claim"]), message["limit_s"], setup["worker_id"], rules
             )
+            self._busy = False
             self._send("done", outcome=messages.outcome_as_dict(outcome))
 
     def _run(self, claim: Claim, limit_s: float, worker_id: str, rules: Rules) -> Outcome:
@@ -79,7 +78,7 @@ class Child:
     def _listen(self) -> None:
         try:
             while True:
-                if self._connection.poll(PROGRESS_INTERVAL_S / 5 if self._context else None):
+                if self._connection.poll(PROGRESS_INTERVAL_S / 5 if self._busy else None):
                     self._take(messages.decode(self._connection.recv_bytes()))
                 context = self._context
                 if context is not None:
@@ -90,6 +89,7 @@ class Child:
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if message["kind"] == "run":
+            self._busy = True
             self._work.put(message)
         elif message["kind"] == "cancel" and self._context is not None:
             self._context.cancelled = True
@@ -143,8 +143,6 @@ def end_group() -> None:
 
 def main() -> None:
     """Serve the worker at the other end of the descriptor that was inherited."""
-    with contextlib.suppress(Exception):  # Linux: also when a handler never lets the listener run
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         Child(Connection(int(sys.argv[1]))).serve()

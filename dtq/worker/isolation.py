@@ -60,20 +60,21 @@ class IsolatedProcess:
         except (EOFError, OSError):
             return self._died(job, handler, began)
 
-    def close(self) -> None:
-        """Kill the child and its children, if there is one."""
+    def close(self) -> int | None:
+        """Kill the child and its children. Returns how the child ended, None when there was none."""
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # not yet waited for: the number is still this child's
-            process.wait()
+        if process is None:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # not yet waited for: the number is still this child's
+        return process.wait()
 
     def _ready_connection(self, job: Job) -> Connection | None:
         """Return the way to a child that waits for work; None when the job was stopped meanwhile. Raises EOFError."""
-        if self._connection is not None and self._process is not None and self._process.poll() is None:
+        if self._connection is not None and self._waits(self._connection):
             return self._connection
         self.close()
         ours, theirs = Pipe()
@@ -95,6 +96,15 @@ class IsolatedProcess:
                 raise EOFError
         ours.recv_bytes()
         return ours
+
+    def _waits(self, connection: Connection) -> bool:
+        """Whether the child is still there: told by the connection, since asking would give its number away."""
+        try:
+            while connection.poll():
+                connection.recv_bytes()  # a last report that came after its task's end
+        except (EOFError, OSError):
+            return False
+        return True
 
     def _setup(self) -> Mapping[str, Any]:
         settings = self._state.settings
@@ -159,11 +169,7 @@ class IsolatedProcess:
         )
 
     def _died(self, job: Job, handler: Handler, began: float) -> Outcome | None:
-        code = None if self._process is None else self._process.poll()
-        if code is None and self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(1.0)
-        self.close()
+        code = self.close()  # what is already ending keeps its own code
         if job.lost or job.released:
             return None
         log.error("the process of an isolated handler died: %s", _how(code), extra=ids(job))

@@ -21,6 +21,7 @@ from dtq.redisio import Server
 from dtq.registry import Registry
 from dtq.settings import Settings
 from dtq.streams import Doorbell, LeaderBell
+from dtq.worker.reload import Reloader
 from dtq.worker.state import WorkerState
 from dtq.worker.supervisor import ExitCode, Supervisor
 
@@ -42,6 +43,8 @@ class Options:
     """End when there is nothing left to do."""
     number: int | None = None
     """Which of several processes this is; None for the only one."""
+    reloader: Reloader | None = None
+    """Watches the files of the tasks, and is asked by the caller at the end whether to begin anew."""
 
 
 def new_worker_id(settings: Settings, number: int | None = None) -> str:
@@ -98,6 +101,9 @@ def _run(
     doorbell = Doorbell(server, broker.keys, state.queues)
     leader_bell = LeaderBell(server, broker.keys)
     supervisor = Supervisor(state, doorbell, leader_bell, start_redis=None if embedded is None else embedded.ensure)
+    reloader = options.reloader
+    if reloader is not None:
+        supervisor.at_each_check = lambda: reloader.look(supervisor.stop)
     log.info(
         "worker %s: queues %s, %d slots, Redis %s, tasks %s",
         state.worker_id,

@@ -97,6 +97,8 @@ class Supervisor:
             self.scheduler,
             self.fetcher,
         )
+        self.at_each_check: Callable[[], None] = lambda: None
+        """Called ten times a second while the worker works."""
         self._start_redis = start_redis
         self._start_redis_at = 0.0
         self._parent = os.getppid()
@@ -155,6 +157,7 @@ class Supervisor:
             elif self._is_stuck(service):
                 self._end(ExitCode.CRASHED, f"{service.name} is stuck", drain_s=STUCK_DRAIN_S)
         self._look_after_redis()
+        self.at_each_check()
         if os.getppid() != self._parent:
             self._parent = os.getppid()
             log.warning("the parent process is gone; this worker stops")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST_INTERVAL_S = 1.0
+LEADING_INTERVAL_S = 0.5
+"""Of the leader while anything runs anywhere: it looks for ended leases, which are to be taken within a second."""
 YOUNG_S = 0.4
 """What is younger is not renewed yet: most tasks are over by then."""
 LATE_MS = 1_000
@@ -56,7 +58,8 @@ class Ticker(Service):
         tick = self._state.broker.tick(self.info(), claims, lead=not self._state.draining)
         self._state.outage.over()
         self._state.stats.renewal_lag_s = max(0.0, lag_s)
-        self._due = max(self._due + self._interval_s, now)
+        interval_s = min(self._interval_s, LEADING_INTERVAL_S) if tick.leader and tick.busy else self._interval_s
+        self._due = max(self._due + interval_s, now)
         self.pause_s = max(0.0, self._due - time.monotonic())
         self._take_in(tick, held)
         for job in self._pool.running():

@@ -115,10 +115,9 @@ def retry_or_dead(
 ) -> Outcome:
     """Return a retry while attempts are left, else the end as exhausted. after_s: instead of the usual delay."""
     limit = allowed_attempts(claim, handler, rules)
-    failed = claim.failures + 1  # the attempt of the formula: starts that were given back or lost are no failures
-    if failed >= limit:
+    if claim.failures + 1 >= limit:
         return dead(claim, handler, info, duration_ms, rules, reason="exhausted", disposition=disposition)
-    delay_s = rules.backoff.delay_s(failed, rules.uniform) if after_s is None else after_s
+    delay_s = rules.backoff.delay_s(claim.attempt, rules.uniform) if after_s is None else after_s
     return Outcome(
         claim=claim,
         kind="retry",

@@ -219,6 +219,7 @@ class FakeBroker:
                 command=self.command,
                 overdue=self.overdue,
                 registered=worker.worker_id in self.registered,
+                busy=bool(held),
             )
 
     def promote(self, limit: int = 100, late_ms: int = 0) -> Promotion:

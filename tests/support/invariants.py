@@ -167,6 +167,7 @@ def _check_ends(state: State) -> None:
         assert letters.pop(task_id, None) == task.get("dead"), f"dead letter of {task_id} {task}"
         assert ("finished" in task) == (task["status"] in _TERMINAL), task
         assert ("dead" in task) == (task["status"] == "dead_lettered"), task
+        assert "alone" not in task or task["status"] not in ("queued", "pending", "retrying"), task
     assert not letters, f"dead letters without a task: {letters}"
     assert set(state.finished) == finished
     for part in ("payload", "attempts", "result"):

@@ -10,7 +10,7 @@ from dtq.model import Claim
 from dtq.states import TERMINAL, Status
 
 S = Status
-MAX_DEPTH, MAX_SCHEDULED, MAX_QUEUES, MAX_CRASHES, DLQ_MAXLEN = 12, 6, 3, 2, 3
+MAX_DEPTH, MAX_SCHEDULED, MAX_QUEUES, MAX_CRASHES, DLQ_MAXLEN = 15, 6, 3, 2, 2
 LIMITS = {
     "max_queue_depth": MAX_DEPTH,
     "max_scheduled": MAX_SCHEDULED,

@@ -223,7 +223,10 @@ class LocalWorker:
             self.supervisor.stop()
             if now:
                 self.supervisor.stop()
-        self._thread.join(40)
+        if self._thread.ident is None:
+            self.code = 0  # never started
+        else:
+            self._thread.join(40)
         assert not self._thread.is_alive(), stacks()
         for bell in self._bells:
             bell.close()
