@@ -258,6 +258,25 @@ class WorkerInfo:
     pid: int
     version: str
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the worker as an answer shows it."""
+        return {
+            "worker_id": self.worker_id,
+            "state": self.state,
+            "queues": list(self.queues),
+            "task_types": list(self.task_types),
+            "concurrency": self.concurrency,
+            "running": self.running,
+            "held": self.held,
+            "abandoned_threads": self.abandoned_threads,
+            "lease_s": self.lease_s,
+            "started_at": rfc3339(self.started_at),
+            "heartbeat_at": rfc3339(self.heartbeat_at),
+            "host": self.host,
+            "pid": self.pid,
+            "version": self.version,
+        }
+
 
 def task_from_redis(
     task_id: str,

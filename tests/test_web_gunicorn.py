@@ -254,7 +254,7 @@ def test_the_server_of_a_directory_is_started_by_the_first_request_and_ends_with
     with running_web("") as web:
         assert web.call("GET", "/ready", timeout_s=20).json["redis"]["server"] == "embedded"
         assert web.submit().status == 202
-        assert "Listening" in web.log
+        assert "serving http://" in web.log
         web.terminate()
         assert web.process.wait(20) == 0
         wait_until(lambda: not (web.directory / ".dtq" / "redis.sock").exists(), what="the server's end")

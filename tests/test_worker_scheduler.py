@@ -20,7 +20,8 @@ def unit():
 
 
 @pytest.fixture
-def leader(unit):
+def leader(unit, monkeypatch):
+    monkeypatch.setattr("dtq.worker.scheduler.LONGEST_SLEEP_S", 0.5)
     unit.scheduler.lead(True)
     return unit
 

@@ -9,7 +9,7 @@ import click
 
 from dtq.commands.console import Exit, connect, duration, json_option, print_json, redis_now
 from dtq.commands.queues import print_queues
-from dtq.commands.workers import as_shown, print_workers
+from dtq.commands.workers import print_workers
 from dtq.model import WorkerInfo
 from dtq.queries import QueueInfo
 from dtq.serverinfo import server_info
@@ -43,7 +43,7 @@ def status(as_json: bool) -> None:
                 "leader": client.queries.leader(),
                 "totals": {one.value: number for one, number in totals.items()},
                 "queues": [queue.as_json() for queue in queues],
-                "workers": [as_shown(worker) for worker in workers],
+                "workers": [worker.as_json() for worker in workers],
             }
         )
     else:

@@ -6,13 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from dtq.commands.console import Exit, Failure, Group, connect, json_option, print_json, redis_now, when
 from dtq.commands.tables import Column, print_table
-from dtq.model import WorkerInfo, rfc3339
+from dtq.model import WorkerInfo
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +39,7 @@ def list_workers(as_json: bool) -> None:
     client = connect()
     found = client.queries.workers()
     if as_json:
-        print_json({"workers": [as_shown(one) for one in found]})
+        print_json({"workers": [one.as_json() for one in found]})
     else:
         print_workers(found, redis_now(client))
 
@@ -61,26 +60,6 @@ def print_workers(found: Sequence[WorkerInfo], now: float) -> None:
         for one in found
     ]
     print_table(WORKER_COLUMNS, rows, empty="no worker is running")
-
-
-def as_shown(info: WorkerInfo) -> dict[str, Any]:
-    """Return a worker as the API shows it."""
-    return {
-        "worker_id": info.worker_id,
-        "state": info.state,
-        "queues": list(info.queues),
-        "task_types": list(info.task_types),
-        "concurrency": info.concurrency,
-        "running": info.running,
-        "held": info.held,
-        "abandoned_threads": info.abandoned_threads,
-        "lease_s": info.lease_s,
-        "started_at": rfc3339(info.started_at),
-        "heartbeat_at": rfc3339(info.heartbeat_at),
-        "host": info.host,
-        "pid": info.pid,
-        "version": info.version,
-    }
 
 
 @worker.command("run", context_settings={"ignore_unknown_options": True, "help_option_names": []})

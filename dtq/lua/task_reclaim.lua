@@ -108,7 +108,7 @@ for band = 9, 0, -1 do
     for _, consumer in ipairs(pending[4]) do
       local name = consumer[1]
       if name == PARKED then
-        redis.call('SADD', key.parked(queue), band)
+        if redis.call('SISMEMBER', key.parked(queue), band) == 0 then redis.call('SADD', key.parked(queue), band) end
       elseif string.sub(name, 1, #PARKED) ~= PARKED then
         take_from(name, band)
       end

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from flask import Blueprint, Response
 
-from dtq.model import WorkerInfo, rfc3339
 from dtq.web.auth import actor
 from dtq.web.engine import engine
 from dtq.web.errors import QueueNotFound
@@ -71,7 +69,7 @@ def resume(queue: str) -> Response:
 def workers() -> Response:
     """List the live workers."""
     read_query(NoQuery)
-    return answer({"workers": [_worker(info) for info in engine().client.queries.workers()]})
+    return answer({"workers": [info.as_json() for info in engine().client.queries.workers()]})
 
 
 @bp.post("/dlq/<task_id>/requeue")
@@ -98,22 +96,3 @@ def _checked_queue(queue: str) -> str:
     if not _QUEUE.fullmatch(queue):
         raise QueueNotFound("there can be no such queue: names are 1 to 64 of a-z 0-9 _ -")
     return queue
-
-
-def _worker(info: WorkerInfo) -> dict[str, Any]:
-    return {
-        "worker_id": info.worker_id,
-        "state": info.state,
-        "queues": list(info.queues),
-        "task_types": list(info.task_types),
-        "concurrency": info.concurrency,
-        "running": info.running,
-        "held": info.held,
-        "abandoned_threads": info.abandoned_threads,
-        "lease_s": info.lease_s,
-        "started_at": rfc3339(info.started_at),
-        "heartbeat_at": rfc3339(info.heartbeat_at),
-        "host": info.host,
-        "pid": info.pid,
-        "version": info.version,
-    }

@@ -141,7 +141,7 @@ class Worker(ThreadWorker):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM: no new connections, and requests that wait for a task answer now."""
-        shared = getattr(self.wsgi, "extensions", {}).get("dtq")
+        shared = getattr(getattr(self, "wsgi", None), "extensions", {}).get("dtq")
         if shared is not None:
             shared.stopping.set()
         super().handle_exit(sig, frame)

@@ -17,6 +17,7 @@ class Logger(GunicornLogger):
         self.error_log.handlers.clear()
         self.error_log.propagate = True
         self.error_log.addFilter(_slow_clients)
+        self.error_log.addFilter(_small_talk)
 
 
 def _slow_clients(record: logging.LogRecord) -> bool:
@@ -26,4 +27,18 @@ def _slow_clients(record: logging.LogRecord) -> bool:
         record.levelno, record.levelname = logging.INFO, "INFO"
         record.msg, record.args, record.exc_info = "closed a connection whose client took too long", (), None
         return logging.getLogger().isEnabledFor(logging.INFO)
+    return True
+
+
+_SMALL_TALK = (
+    *("Starting gunicorn", "Listening at", "Using worker", "Booting worker"),
+    *("Worker exiting", "Handling signal", "Shutting down"),
+)
+
+
+def _small_talk(record: logging.LogRecord) -> bool:
+    """What gunicorn says of itself while all is well is for whoever debugs it; we say where we serve."""
+    if record.levelno == logging.INFO and str(record.msg).startswith(_SMALL_TALK):
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return logging.getLogger().isEnabledFor(logging.DEBUG)
     return True

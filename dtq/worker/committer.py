@@ -10,9 +10,8 @@ from dtq.errors import RedisFull, RedisUnavailable
 from dtq.model import Outcome
 from dtq.states import Status
 from dtq.worker.context import TaskContext
-from dtq.worker.runner import ids
 from dtq.worker.service import Service
-from dtq.worker.state import Job, WorkerState
+from dtq.worker.state import Job, WorkerState, ids
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from dtq.model import Claim
 from dtq.redisio import Interrupted
 from dtq.worker.handback import SHUTDOWN_PATIENCE_S, give_back
 from dtq.worker.pool import Pool
-from dtq.worker.runner import ids
 from dtq.worker.service import Service
-from dtq.worker.state import Job, WorkerState
+from dtq.worker.state import Job, WorkerState, ids
 from dtq.worker.suspects import Suspects
 
 if TYPE_CHECKING:

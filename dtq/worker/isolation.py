@@ -22,8 +22,7 @@ from dtq.model import ErrorInfo, Outcome
 from dtq.registry import Handler
 from dtq.states import Disposition
 from dtq.worker import messages, verdict
-from dtq.worker.runner import ids
-from dtq.worker.state import Job, WorkerState
+from dtq.worker.state import Job, WorkerState, ids
 from dtq.worker.verdict import Rules
 
 log = logging.getLogger(__name__)

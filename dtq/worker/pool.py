@@ -12,8 +12,8 @@ from dtq.model import ErrorInfo, Outcome
 from dtq.states import Disposition
 from dtq.worker import verdict
 from dtq.worker.context import TaskContext
-from dtq.worker.runner import RoomBell, Runner, ids
-from dtq.worker.state import Job, WorkerState
+from dtq.worker.runner import RoomBell, Runner
+from dtq.worker.state import Job, WorkerState, ids
 from dtq.worker.timeouts import Guard, Watchdog
 from dtq.worker.verdict import Rules
 

@@ -14,7 +14,7 @@ from dtq.model import Claim, Outcome
 from dtq.registry import Handler
 from dtq.worker import verdict
 from dtq.worker.context import TaskContext, set_current_context
-from dtq.worker.state import Job, WorkerState
+from dtq.worker.state import Job, WorkerState, ids
 from dtq.worker.timeouts import Guard
 from dtq.worker.verdict import Rules
 
@@ -248,19 +248,3 @@ class Runner:
 def _tell_failure(job: Job, outcome: Outcome) -> None:
     if outcome.kind in ("retry", "dead"):
         log.warning("task failed: %s", outcome.error.error_class if outcome.error else "", extra=ids(job, outcome))
-
-
-def ids(job: Job, outcome: Outcome | None = None) -> dict[str, object]:
-    """Return what log records about a job carry."""
-    claim = job.claim
-    fields: dict[str, object] = {
-        "task_id": claim.task_id,
-        "task_type": claim.task_type,
-        "queue": claim.queue,
-        "attempt": claim.attempt,
-    }
-    if outcome is not None:
-        fields["outcome"] = outcome.kind
-        if outcome.error is not None:
-            fields["error"] = f"{outcome.error.error_class}: {outcome.error.message}"
-    return fields

@@ -136,3 +136,19 @@ class WorkerState:
     def accepting(self) -> bool:
         """Whether new tasks may be claimed."""
         return not (self.quiet or self.draining or self.exhausted)
+
+
+def ids(job: Job, outcome: Outcome | None = None) -> dict[str, object]:
+    """Return what log records about a job carry."""
+    claim = job.claim
+    fields: dict[str, object] = {
+        "task_id": claim.task_id,
+        "task_type": claim.task_type,
+        "queue": claim.queue,
+        "attempt": claim.attempt,
+    }
+    if outcome is not None:
+        fields["outcome"] = outcome.kind
+        if outcome.error is not None:
+            fields["error"] = f"{outcome.error.error_class}: {outcome.error.message}"
+    return fields

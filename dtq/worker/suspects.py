@@ -14,8 +14,7 @@ from typing import Literal
 from dtq.errors import RedisFull, RedisUnavailable
 from dtq.worker.handback import give_back
 from dtq.worker.pool import Pool
-from dtq.worker.runner import ids
-from dtq.worker.state import Job, WorkerState
+from dtq.worker.state import Job, WorkerState, ids
 
 log = logging.getLogger(__name__)
 

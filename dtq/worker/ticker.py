@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import dtq
 from dtq.model import DEFAULT_MAX_ATTEMPTS, HandlerPolicy, WorkerInfo
 from dtq.worker.pool import Pool
-from dtq.worker.runner import ids
 from dtq.worker.scheduler import Scheduler
 from dtq.worker.service import Service
-from dtq.worker.state import Job, WorkerState
+from dtq.worker.state import Job, WorkerState, ids
 
 if TYPE_CHECKING:
     from dtq.broker import Tick
