@@ -14,6 +14,8 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # What mypy reads; a part that is not there is not named.
 TYPED := dtq $(wildcard *.py) $(wildcard examples/*.py) $(wildcard benchmarks/*.py)
 ARGS ?=
+SECONDS ?= 120
+SEED ?=
 
 .PHONY: help run test test-long chaos bench lint fmt docs requirements clean
 
@@ -29,8 +31,8 @@ test: $(VENV)/.installed-dev  ## the tests, with coverage (ARGS="-k name" for so
 test-long: $(VENV)/.installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)
 
-chaos: $(VENV)/.installed-dev  ## workers and servers killed under load
-	@$(BIN)/python -m pytest -m chaos --timeout 900 $(ARGS)
+chaos: $(VENV)/.installed-dev  ## workers and servers killed under load (SECONDS=120 SEED=...)
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.installed-dev  ## the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,118 @@
+"""The reckoning of a chaos run: what was accepted against what became of it, and the ledger of the handlers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from dtq.client import Client
+from dtq.errors import TaskNotFound
+from dtq.model import Task
+from dtq.states import Status
+from tests.chaos.fleet import LEASE_S, Fleet
+
+CLOCK_SLACK_S = 0.05
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One run of a handler, from its line at the start to that at the end, or to the death of its process."""
+
+    pid: int
+    attempt: int
+    start: float
+    end: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Reckoning:
+    """What must be zero, and what is told beside it."""
+
+    accepted: int
+    statuses: Counter[str]
+    lost: list[str] = field(default_factory=list)
+    run_after_success: list[str] = field(default_factory=list)
+    beyond_maximum: list[str] = field(default_factory=list)
+    two_at_once: list[str] = field(default_factory=list)
+    beside_a_frozen_worker: int = 0
+    """Runs that overlapped one whose process was stopped for longer than its lease: it learns of it when it goes on."""
+    absorbed: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Whether all that must be zero is."""
+        return not (self.lost or self.run_after_success or self.beyond_maximum or self.two_at_once)
+
+    def lines(self) -> list[str]:
+        """Return what a person reads."""
+        wrong: Mapping[str, Sequence[str]] = {
+            "lost": self.lost,
+            "run again after their success was recorded": self.run_after_success,
+            "failures or crashes beyond their maximum": self.beyond_maximum,
+            "two at once": self.two_at_once,
+        }
+        told = [f"accepted: {self.accepted}", f"ended: {dict(self.statuses)}"]
+        told += [f"{what}: {len(ids)}" + (f"  {ids[:5]}" if ids else "") for what, ids in wrong.items()]
+        told.append(f"overlaps with a worker that was frozen beyond its lease: {self.beside_a_frozen_worker}")
+        told.append(f"duplicates absorbed: {self.absorbed}")
+        return told
+
+
+def reckon(client: Client, fleet: Fleet, accepted: Sequence[str], max_crashes: int = 3) -> Reckoning:
+    """Compare the ids that were accepted with the records in Redis and the ledger."""
+    runs = read_ledger(fleet.ledger, fleet.died)
+    result = Reckoning(accepted=len(accepted), statuses=Counter())
+    for task_id in accepted:
+        try:
+            task = client.get(task_id)
+        except TaskNotFound:
+            result.lost.append(task_id)
+            continue
+        result.statuses[task.status.value] += 1
+        if not task.terminal:
+            result.lost.append(task_id)
+        _check(task, runs.get(task_id, []), fleet.stopped, result, max_crashes)
+    totals = client.server.call("HGETALL", client.broker.keys.totals("default"))
+    pairs = zip(totals[::2], totals[1::2], strict=True)
+    result.absorbed = sum(int(number) for name, number in pairs if name.endswith(b":absorbed"))
+    return result
+
+
+def _check(
+    task: Task, runs: list[Run], stopped: Mapping[int, Sequence[float]], result: Reckoning, max_crashes: int
+) -> None:
+    if task.failures > (task.max_attempts or 5) or task.crashes > max_crashes:
+        result.beyond_maximum.append(task.task_id)
+    if task.status is Status.SUCCEEDED and task.finished_at is not None:
+        over = task.finished_at + CLOCK_SLACK_S
+        if any(run.start > over for run in runs):
+            result.run_after_success.append(task.task_id)
+    for first, second in pairwise(runs):
+        if second.start < first.end:
+            if any(first.start - LEASE_S <= moment <= second.start for moment in stopped.get(first.pid, [])):
+                result.beside_a_frozen_worker += 1
+            else:
+                result.two_at_once.append(task.task_id)
+
+
+def read_ledger(ledger: Path, died: Mapping[int, float]) -> dict[str, list[Run]]:
+    """Return the runs of every task in the order of their starts."""
+    runs: defaultdict[str, list[Run]] = defaultdict(list)
+    open_runs: dict[tuple[str, int, int], Run] = {}
+    for line in ledger.read_text().splitlines() if ledger.exists() else []:
+        entry: dict[str, Any] = json.loads(line)
+        name = (entry["task"], entry["pid"], entry["attempt"])
+        if entry["what"] == "start":
+            # without a line for its end, it ran until its process died at the latest
+            end = died.get(entry["pid"], entry["at"])
+            run = Run(pid=entry["pid"], attempt=entry["attempt"], start=entry["at"], end=end)
+            runs[entry["task"]].append(run)
+            open_runs[name] = run
+        elif name in open_runs:
+            open_runs.pop(name).end = entry["at"]
+    return {task_id: sorted(found, key=lambda run: run.start) for task_id, found in runs.items()}

@@ -1,0 +1,58 @@
+"""The handlers of a chaos run. Each writes down when it starts and ends: one line, one write, safe from a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from typing import Any
+
+from dtq import RetryableError, TaskContext, task
+
+_ledger = os.open(os.environ["CHAOS_LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def _write(what: str, ctx: TaskContext) -> None:
+    line = {"what": what, "task": ctx.task_id, "attempt": ctx.attempt, "pid": os.getpid(), "at": time.time()}
+    os.write(_ledger, (json.dumps(line) + "\n").encode())
+
+
+def _work(seconds: float, ctx: TaskContext) -> None:
+    _write("start", ctx)
+    try:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not ctx.cancelled:
+            time.sleep(min(0.02, seconds))
+    finally:
+        _write("end", ctx)
+
+
+@task("quick")
+def quick(payload: dict[str, Any], ctx: TaskContext) -> str:
+    """Take some milliseconds."""
+    _work(random.uniform(0, 0.02), ctx)
+    return ctx.task_id
+
+
+@task("slow")
+def slow(payload: dict[str, Any], ctx: TaskContext) -> str:
+    """Take up to a second."""
+    _work(random.uniform(0.2, 1.0), ctx)
+    return ctx.task_id
+
+
+@task("flaky", max_attempts=10)
+def flaky(payload: dict[str, Any], ctx: TaskContext) -> str:
+    """Fail two times of three."""
+    _work(0.005, ctx)
+    if random.random() < 0.66:
+        raise RetryableError("not this time")
+    return ctx.task_id
+
+
+@task("poison")
+def poison(payload: dict[str, Any], ctx: TaskContext) -> None:
+    """Kill the worker."""
+    _write("start", ctx)
+    os._exit(9)
