@@ -121,11 +121,14 @@ class Queries:
         return task_from_redis(task_id, _fields(record), payload=payload, result=result, attempts=attempts)
 
     def status(self, task_id: str) -> Status:
-        """Return a task's status alone. Raises TaskNotFound."""
+        """Return a task's status alone. Raises TaskNotFound, Undecodable."""
         status = self._server.call("HGET", self._keys.task(task_id), "status")
         if status is None:
             raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
-        return Status(status.decode())
+        try:
+            return Status(status.decode())
+        except ValueError as error:
+            raise Undecodable(f"the record of task {task_id} cannot be read: {error}", task_id=task_id) from error
 
     def tasks(self, wanted: TaskFilter, limit: int = 50, cursor: str | None = None) -> Page:
         """Return a page of tasks without their large parts.

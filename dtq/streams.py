@@ -48,22 +48,23 @@ class Bell:
 
         Raises Interrupted after `interrupt`, RedisUnavailable.
         """
-        block_ms = max(1, round(timeout_s * 1000))
-        for attempt in (1, 2):
-            try:
-                reply = self._caller.call(
-                    *("XREADGROUP", "GROUP", self._group, _WAITER, "COUNT", _TOKENS, "BLOCK", block_ms, "NOACK"),
-                    *("STREAMS", *self._streams, *(">" for _ in self._streams)),
-                    block_s=timeout_s,
-                )
-            except CommandError as error:
-                # NOGROUP: a first visit, or a FLUSHALL. UNBLOCKED: a FLUSHALL or DEL under a blocked reader.
-                if attempt == 2 or error.prefix not in ("NOGROUP", "UNBLOCKED"):
-                    raise
-                self._ensure()
-            else:
-                return bool(reply)
-        return False
+        try:
+            return self._read(timeout_s)
+        except CommandError as error:
+            # NOGROUP: a first visit, or a FLUSHALL. UNBLOCKED: a FLUSHALL or DEL under a blocked reader.
+            if error.prefix not in ("NOGROUP", "UNBLOCKED"):
+                raise
+        self._ensure()
+        return self._read(timeout_s)
+
+    def _read(self, timeout_s: float) -> bool:
+        reply = self._caller.call(
+            *("XREADGROUP", "GROUP", self._group, _WAITER, "COUNT", _TOKENS),
+            *("BLOCK", max(1, round(timeout_s * 1000)), "NOACK"),
+            *("STREAMS", *self._streams, *(">" for _ in self._streams)),
+            block_s=timeout_s,
+        )
+        return bool(reply)
 
     def _ensure(self) -> None:
         for stream in self._streams:

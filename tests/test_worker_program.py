@@ -180,7 +180,7 @@ def test_life_07_what_outlasts_the_drain_is_handed_back(workers, client, wait_un
 def test_usr1_makes_it_quiet_and_usr2_shows_its_stacks(workers, client, wait_until):
     worker = workers.spawn("--name", "quiet-one")
     worker.signal(signal.SIGUSR1)
-    wait_until(lambda: client.queries.workers()[0].state == "quiet", what="the heartbeat to tell")
+    wait_until(lambda: [one.state for one in client.queries.workers()] == ["quiet"], what="the heartbeat to tell")
     task_id = client.submit("echo_task").task_id
     worker.signal(signal.SIGUSR2)
     worker.wait_for_log("stacks of all threads")

@@ -14,16 +14,33 @@ local ids = redis.call('ZRANGE', key.index(queue, status), start, start + limit 
 local repaired, gone = 0, 0
 local scheduled = status == 'pending' or status == 'retrying'
 
+local delivered = {}
+
+local function was_delivered(stream, entry)
+  --[[ Whether the group has given this entry out: it will not do so again, unless it is pending. ]]
+  if not delivered[stream] then
+    delivered[stream] = '0-0'
+    for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+      local fields = {}
+      for at = 1, #group, 2 do fields[group[at]] = group[at + 1] end
+      if fields.name == WORKER_GROUP then delivered[stream] = fields['last-delivered-id'] end
+    end
+  end
+  local last_ms, last_number = string.match(delivered[stream], '^(%d+)-(%d+)$')
+  local ms, number = string.match(entry, '^(%d+)-(%d+)$')
+  if ms ~= last_ms then return tonumber(ms) < tonumber(last_ms) end
+  return tonumber(number) <= tonumber(last_number)
+end
+
 local function in_place(id, band, entry, worker)
   if scheduled then return redis.call('ZSCORE', key.schedule(), id) end
   local stream = key.stream(queue, band)
-  local stands = entry and #redis.call('XRANGE', stream, entry, entry) > 0
-  if status == 'queued' then return stands end
-  if stands then
+  if entry and #redis.call('XRANGE', stream, entry, entry) > 0 then
+    if status == 'queued' and not was_delivered(stream, entry) then return true end
     local pending = redis.pcall('XPENDING', stream, WORKER_GROUP, entry, entry, 1)
     if not pending.err and #pending > 0 then return true end
   end
-  return worker and redis.call('EXISTS', key.worker(worker)) == 1
+  return status == 'running' and worker and redis.call('EXISTS', key.worker(worker)) == 1
 end
 
 local function put_back(id)

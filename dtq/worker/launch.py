@@ -104,6 +104,7 @@ def _run(
     reloader = options.reloader
     if reloader is not None:
         supervisor.at_each_check = lambda: reloader.look(supervisor.stop)
+    before = _take_signals(supervisor)  # whoever reads the next line may send one
     log.info(
         "worker %s: queues %s, %d slots, Redis %s, tasks %s",
         state.worker_id,
@@ -113,7 +114,6 @@ def _run(
         ", ".join(handlers.names()) or "none",
     )
     registry.use_client(make=lambda: _client_of(settings))
-    before = _take_signals(supervisor)
     try:
         return supervisor.run()
     finally:

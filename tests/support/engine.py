@@ -201,7 +201,8 @@ class Engine:
         if status is Status.PENDING:
             return Seeded(self.submit(queue=queue, delay_seconds=3600, **fields), queue, None)
         if status is Status.EXPIRED:
-            task_id = self.submit(queue=queue, metadata={"ttl_seconds": 0.001}, **fields)
+            fields["metadata"] = {"ttl_seconds": 0.001, **fields.get("metadata", {})}
+            task_id = self.submit(queue=queue, **fields)
             time.sleep(0.003)
             assert self.claim("w1", 1, [queue]) == []
             return Seeded(task_id, queue, None)

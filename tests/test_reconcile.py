@@ -1,0 +1,193 @@
+"""Tasks whose record and place have come apart are found and put back, and nothing else is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from dtq.keys import GROUP, PARKED
+from dtq.redisio import Server
+from dtq.states import Disposition, Status
+from tests.support.dump import dump
+from tests.support.engine import Engine
+from tests.support.invariants import check_invariants
+
+S = Status
+
+
+@pytest.mark.parametrize("status", [S.PENDING, S.QUEUED, S.RUNNING, S.RETRYING])
+def test_claim_27_tasks_that_lost_their_place_are_put_back_and_counted(any_server: Server, status: Status) -> None:
+    engine = Engine(any_server)
+    seeded = [engine.seed(status, "default") for _ in range(10)]
+    any_server.call("DEL", engine.keys.stream("default", 5), engine.keys.schedule(), engine.keys.worker("w1"))
+    assert engine.reconcile_all() == 10
+    assert engine.totals()["echo:reconciled"] == 10
+    check_invariants(any_server, engine.keys, engine.settings)
+    assert engine.reconcile_all() == 0
+    expected = status if status in (S.PENDING, S.RETRYING) else S.QUEUED
+    for one in seeded:
+        assert engine.task(one.task_id).status is expected
+        assert ["TASK_QUEUED", "reconciled"] in [
+            [event[0], event[6]] for event in engine.events() if event[1] == one.task_id
+        ]
+
+
+def test_claim_27_the_lost_attempt_of_a_running_task_is_in_its_history(any_server: Server) -> None:
+    engine = Engine(any_server)
+    seeded = engine.seed(S.RUNNING, "default")
+    any_server.call("DEL", engine.keys.stream("default", 5))
+    assert engine.reconcile_all() == 1
+    task = engine.task(seeded.task_id)
+    assert (task.attempt, task.worker_id, task.started_at) == (1, None, None)
+    assert [(one.number, one.worker_id, one.outcome) for one in task.attempts] == [(1, "w1", Disposition.LOST)]
+    assert seeded.claim is not None
+    assert engine.commit(seeded.claim) is None, "its former owner is fenced off"
+    assert engine.claim_one().attempt == 2
+
+
+def test_a_running_task_without_its_ticket_is_left_to_a_worker_that_is_alive(any_server: Server) -> None:
+    engine = Engine(any_server)
+    engine.register("w1")
+    gone, unacknowledged = engine.seed(S.RUNNING, "a"), engine.seed(S.RUNNING, "b")
+    any_server.call("DEL", engine.keys.stream("a", 5))
+    any_server.call("XACK", engine.keys.stream("b", 5), GROUP, engine.pending("b")[0][0])
+    assert engine.reconcile_all() == 0
+    for seeded in (gone, unacknowledged):
+        assert seeded.claim is not None
+        assert engine.commit(seeded.claim) is S.SUCCEEDED
+    check_invariants(any_server, engine.keys, engine.settings)
+
+
+def test_a_running_task_whose_entry_nobody_holds_any_more_is_queued_anew(any_server: Server) -> None:
+    engine = Engine(any_server)
+    seeded = engine.seed(S.RUNNING, "default")
+    any_server.call("XACK", engine.keys.stream("default", 5), GROUP, engine.pending()[0][0])
+    assert engine.reconcile_all() == 1
+    check_invariants(any_server, engine.keys, engine.settings)
+    assert engine.claim_one().task_id == seeded.task_id
+
+
+def test_a_running_task_whose_group_is_gone_is_queued_anew(any_server: Server) -> None:
+    engine = Engine(any_server)
+    seeded = engine.seed(S.RUNNING, "default")
+    any_server.call("XGROUP", "DESTROY", engine.keys.stream("default", 5), GROUP)
+    assert engine.reconcile_all() == 1
+    assert engine.claim_one().task_id == seeded.task_id
+
+
+def test_a_task_whose_cancellation_was_asked_for_is_cancelled_and_not_run_again(any_server: Server) -> None:
+    engine = Engine(any_server)
+    seeded = engine.seed(S.RUNNING, "default")
+    engine.broker.cancel(seeded.task_id)
+    any_server.call("DEL", engine.keys.stream("default", 5))
+    assert engine.reconcile_all() == 1
+    assert engine.task(seeded.task_id).status is S.CANCELLED
+    check_invariants(any_server, engine.keys, engine.settings)
+    assert seeded.claim is not None
+    assert engine.commit(seeded.claim) is None
+
+
+def test_a_due_time_that_was_lost_is_taken_from_the_record(server: Server) -> None:
+    engine = Engine(server)
+    task_id = engine.submit(delay_seconds=600)
+    due = server.call("ZSCORE", engine.keys.schedule(), task_id)
+    server.call("DEL", engine.keys.schedule())
+    assert engine.reconcile_all() == 1
+    assert server.call("ZSCORE", engine.keys.schedule(), task_id) == due
+
+
+def test_index_entries_of_tasks_that_are_elsewhere_or_gone_are_set_right(any_server: Server) -> None:
+    engine = Engine(any_server)
+    moved = engine.seed(S.SUCCEEDED, "default").task_id
+    other = engine.seed(S.QUEUED, "other").task_id
+    gone = engine.seed(S.QUEUED, "default").task_id
+    created = engine.field(moved, "created") or ""
+    queued = engine.keys.index("default", "queued")
+    any_server.pipeline(
+        [
+            ("ZADD", queued, created, moved),
+            ("ZADD", queued, 1, other),
+            ("ZADD", queued, 1, "f" * 32),
+            ("ZREM", engine.keys.index("other", "queued"), other),
+            ("DEL", engine.keys.task(gone), engine.keys.stream("default", 5)),
+            ("RPUSH", engine.keys.attempts(gone), "{}"),
+        ]
+    )
+    assert engine.reconcile_all() == 0, "no task had lost its place"
+    check_invariants(any_server, engine.keys, engine.settings)
+    assert not [name for name in dump(any_server) if gone in name]
+
+
+@pytest.mark.parametrize("status", [S.PENDING, S.QUEUED, S.RUNNING, S.RETRYING])
+def test_a_record_that_cannot_be_read_becomes_a_dead_letter(any_server: Server, status: Status) -> None:
+    engine = Engine(any_server)
+    bad, good = engine.seed(status, "default").task_id, engine.seed(status, "default").task_id
+    any_server.call("HDEL", engine.keys.task(bad), "seq")
+    assert engine.reconcile_all() == 1
+    task = engine.task(bad)
+    assert (task.status, task.reason) == (S.DEAD_LETTERED, "undecodable")
+    assert engine.task(good).status is status
+    check_invariants(any_server, engine.keys, engine.settings)
+
+
+def test_a_record_of_a_newer_dtq_is_left_alone(any_server: Server) -> None:
+    engine = Engine(any_server)
+    for status in (S.PENDING, S.QUEUED, S.RUNNING, S.RETRYING):
+        any_server.call("HSET", engine.keys.task(engine.seed(status, "default").task_id), "v", 2)
+    any_server.call("DEL", engine.keys.stream("default", 5), engine.keys.schedule())
+    before = dump(any_server)
+    assert engine.reconcile_all() == 0
+    assert dump(any_server) == before
+
+
+def test_a_round_looks_at_every_task_once_in_steps(server: Server) -> None:
+    engine = Engine(server)
+    for queue in ("a", "b"):
+        engine.submit_many(25, queue=queue)
+        engine.submit_many(5, queue=queue, delay_seconds=60)
+    upkeep = engine.broker.upkeep
+    step = upkeep.reconcile(limit=10)
+    assert step.finished_round, "the first round begins"
+    looked = step.looked_at
+    while not (step := upkeep.reconcile(limit=10)).finished_round:
+        assert step.looked_at <= 10
+        looked += step.looked_at
+    assert looked == 60
+
+
+def test_a_round_over_nothing_ends_at_once(server: Server) -> None:
+    assert Engine(server).broker.upkeep.reconcile() == (0, 0, True)
+
+
+def test_what_was_repaired_does_not_make_the_round_pass_over_others(server: Server) -> None:
+    engine = Engine(server)
+    for _ in range(30):
+        engine.seed(S.RUNNING, "default")
+    engine.submit_many(30)
+    server.call("DEL", engine.keys.stream("default", 5))
+    upkeep = engine.broker.upkeep
+    repaired, rounds = 0, 0
+    while rounds < 2:
+        step = upkeep.reconcile(limit=7)
+        repaired, rounds = repaired + step.repaired, rounds + step.finished_round
+    assert repaired == 60
+    check_invariants(server, engine.keys, engine.settings)
+
+
+@pytest.mark.parametrize("loss", ["acknowledged by hand", "its consumer was deleted by hand"])
+def test_claim_27_a_ticket_that_stands_but_would_never_be_given_out_again_is_made_anew(
+    any_server: Server, loss: str
+) -> None:
+    """Neither unread nor pending: the task would wait for ever behind what the group has read already."""
+    engine = Engine(any_server)
+    engine.submit_many(3)
+    stream = engine.keys.stream("default", 5)
+    (parked, kept) = engine.claim("w1", 2)
+    engine.broker.hand_back("w1", [parked])
+    if loss == "acknowledged by hand":
+        any_server.call("XACK", stream, GROUP, engine.field(parked.task_id, "entry") or "")
+    else:
+        any_server.call("XGROUP", "DELCONSUMER", stream, GROUP, PARKED)
+    assert engine.reconcile_all() == 1
+    check_invariants(any_server, engine.keys, engine.settings)
+    assert [claim.task_id for claim in engine.claim()][-1] == parked.task_id, "at the tail: its place was lost"
+    assert engine.commit(kept) is S.SUCCEEDED
