@@ -202,7 +202,7 @@ class Broker:
         for start in range(0, len(outcomes), ITEMS_A_SCRIPT):
             chunk = outcomes[start : start + ITEMS_A_SCRIPT]
             replies = self.scripts.run("task_commit", items=map(commit_item, chunk), worker=worker_id)
-            statuses += [Status(reply.decode()) if reply else None for reply in replies]
+            statuses += [_status(reply) for reply in replies]
         return statuses
 
     def hand_back(self, worker_id: str, claims: Sequence[Claim]) -> int:
@@ -313,7 +313,7 @@ class Broker:
         code = reply[0]
         _refuse(code, task_id)
         if code == b"FINISHED":
-            status = reply[1].decode()
+            status = reply[1].decode(errors="replace")
             raise TaskFinished(f"task {task_id} has ended already: {status}", task_id=task_id, status=status)
         return Status.CANCELLED if code == b"CANCELLED" else Status.RUNNING
 
@@ -340,7 +340,7 @@ class Broker:
         if code == b"TOO_MANY_QUEUES":
             raise TooManyQueues("there are DTQ_MAX_QUEUES queues already; requeue into one of them")
         if code == b"WRONG_STATE":
-            status = reply[1].decode()
+            status = reply[1].decode(errors="replace")
             raise WrongState(f"task {task_id} is {status}, not dead_lettered", task_id=task_id, status=status)
 
     def pause(self, queue: str, actor: str, reason: str = "") -> bool:
@@ -374,6 +374,13 @@ def _worker_status(worker: WorkerInfo) -> str:
 
 def _operation_id() -> str:
     return secrets.token_hex(8)
+
+
+def _status(reply: bytes) -> Status | None:
+    try:
+        return Status(reply.decode())
+    except ValueError:  # nothing was written: another one's by now, or its record says what no status is
+        return None
 
 
 def _plain(text: str) -> str:

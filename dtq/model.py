@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -285,10 +285,12 @@ def task_from_redis(
     payload: bytes | None = None,
     result: bytes | None = None,
     attempts: Sequence[bytes] = (),
+    has_result: bool | None = None,
 ) -> Task:
     """Build a Task from what Redis holds.
 
     record: the hash. payload, result: the texts of these keys. attempts: the history list.
+    has_result: whether the result is still there, for whoever does not read it; None: it was read.
     Raises NewerSchema when a newer dtq wrote it, Undecodable when something else did.
     """
     try:
@@ -296,9 +298,10 @@ def task_from_redis(
         if version > SCHEMA_VERSION:
             raise NewerSchema(f"task {task_id} was written by a newer dtq (schema {version})", task_id=task_id)
         text = {name.decode(): value.decode() for name, value in record.items()}
-        return _task(task_id, text, payload, result, attempts)
+        task = _task(task_id, text, payload, result, attempts)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise Undecodable(f"the record of task {task_id} cannot be read: {error!r}", task_id=task_id) from error
+    return task if has_result is None else replace(task, result_state=_result_state(text.get("result"), has_result))
 
 
 def _task(
@@ -338,7 +341,7 @@ def _task(
         worker_id=text.get("worker"),
         cancel_requested=text.get("cancel") == "1",
         error=json.loads(text["error"]) if text.get("error") else None,
-        result_state=_result_state(text.get("result"), result),
+        result_state=_result_state(text.get("result"), result is not None),
         progress=json.loads(text["progress"]) if text.get("progress") else None,
         requeued=int(text.get("requeued", 0)),
         discarded=text.get("discarded") == "1",
@@ -353,9 +356,9 @@ def _task(
     )
 
 
-def _result_state(stored: str | None, result: bytes | None) -> ResultState:
+def _result_state(stored: str | None, there: bool) -> ResultState:
     if stored == "stored":
-        return "stored" if result is not None else "expired"
+        return "stored" if there else "expired"
     return "too_large" if stored == "too_large" else "none"
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from dtq.errors import InvalidTask, NewerSchema, TaskNotFound, Undecodable
 from dtq.keys import Keys
 from dtq.limits import script_limits
-from dtq.model import HandlerPolicy, Task, WorkerInfo, task_from_redis
+from dtq.model import HandlerPolicy, Task, WorkerInfo, rfc3339, task_from_redis
 from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.settings import Settings
@@ -23,6 +23,8 @@ from dtq.states import BANDS, Status
 
 MAX_PAGE = 200
 QUEUES_A_SCRIPT = 50
+INDEXES_A_SCRIPT = 50 * len(Status)
+"""Of the lists of so many queues, one script makes a page in one look; the pages of more are merged here."""
 MOST_LOOKED_AT = 2_000
 """How many records a filter without an index looks at for one page."""
 
@@ -84,7 +86,7 @@ class QueueInfo:
         return {
             "queue": self.queue,
             "paused": self.paused is not None,
-            "pause": self.paused,
+            "pause": None if self.paused is None else {**self.paused, "at": rfc3339(self.paused.get("at"))},
             "depth": self.depth,
             "counts": {status.value: number for status, number in self.counts.items()},
             "waiting_by_priority": {str(band): number for band, number in self.waiting_by_priority.items()},
@@ -166,19 +168,28 @@ class Queries:
         self, indexes: Sequence[tuple[str, str]], place: tuple[str, str], limit: int, after: float | None
     ) -> list[tuple[tuple[str, str], str]]:
         lowest = 0 if after is None else round(after * 1e6) + 1
-        found = self._scripts.run(
-            "list_tasks", items=indexes, score=place[0], last_id=place[1], limit=limit, lowest=lowest
-        )
-        return [
-            ((score.decode(), task_id.decode()), task_id.decode())
-            for score, task_id in zip(found[::2], found[1::2], strict=True)
-        ]
+        found: set[tuple[int, str]] = set()
+        for start in range(0, len(indexes), INDEXES_A_SCRIPT):
+            part = self._scripts.run(
+                "list_tasks",
+                items=indexes[start : start + INDEXES_A_SCRIPT],
+                score=place[0],
+                last_id=place[1],
+                limit=limit,
+                lowest=lowest,
+            )
+            found.update((int(score), task_id.decode()) for score, task_id in zip(part[::2], part[1::2], strict=True))
+            if len(found) >= limit:
+                found = set(sorted(found)[-limit:])
+                lowest = min(found)[0]
+        return [((str(score), task_id), task_id) for score, task_id in sorted(found, reverse=True)]
 
     def _records(self, ids: Sequence[tuple[tuple[str, str], str]]) -> Iterator[tuple[tuple[str, str], Task | None]]:
-        records = self._server.pipeline([("HGETALL", self._keys.task(task_id)) for _, task_id in ids])
-        for (place, task_id), record in zip(ids, records, strict=True):
+        records = self._scripts.run("read_tasks", items=[(task_id,) for _, task_id in ids]) if ids else []
+        for (place, task_id), (record, has_result) in zip(ids, records, strict=True):
             try:
-                yield place, task_from_redis(task_id, _fields(record)) if record else None
+                fields = _fields(record)
+                yield place, task_from_redis(task_id, fields, has_result=has_result == 1) if record else None
             except (NewerSchema, Undecodable):
                 yield place, None
 

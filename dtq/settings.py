@@ -74,7 +74,7 @@ class Settings(BaseSettings):
         auto="the one that comes with dtq, else valkey-server or redis-server",
     )
     durable_writes: bool = setting(
-        "A submission is answered only when its write is on disk (and on a replica, where there is one).", False
+        "A submission is answered only when its write is on disk (and on a replica). Not there yet: only false.", False
     )
     image: bool = setting("Set by the container image, where an unset DTQ_REDIS_URL is a mistake.", False)
 
@@ -86,11 +86,13 @@ class Settings(BaseSettings):
         pattern=r"^[^\s/]{1,255}$",
     )
     api_port: int = setting("The port that the web server listens on; 0: any free one.", 8000, ge=0, le=65_535)
-    serve: Literal["all", "api", "dashboard"] = setting("Which part the web server serves.", "all")
+    serve: Literal["all", "api", "dashboard"] = setting(
+        "Which part the web server serves. Not there yet: only all.", "all"
+    )
     web_processes: int = setting("Processes of the web server.", 1, ge=1, le=256)
     web_threads: int = setting("Threads of each process of the web server.", 32, ge=1, le=1000)
     max_websockets: int = setting(
-        "WebSockets of each process of the web server; a socket holds a thread. Beyond: 503.",
+        "WebSockets of each process of the web server; a socket holds a thread. Not in effect yet.",
         ge=0,
         le=1000,
         default_factory=lambda data: int(data["web_threads"]) * 3 // 4,
@@ -105,13 +107,16 @@ class Settings(BaseSettings):
         repr=False,
     )
     api_keys_file: str = setting(
-        "A file of several keys with names and roles, read at the start.", "", allowed="a path", auto="unset"
+        "A file of several keys with names and roles. Not there yet: leave it unset.",
+        "",
+        allowed="a path",
+        auto="unset",
     )
     protect: Literal["destructive", "writes", "all"] = setting(
         "What needs a key: destructive calls, submitting too, or reading too.", "destructive"
     )
     secret_key: str = setting(
-        "Signs the sessions of the dashboard. Several web hosts must share one.",
+        "Signs the sessions of the dashboard. Several web hosts must share one. Not in effect yet.",
         "",
         allowed="at least 16 characters",
         auto="one of its own, kept in `.dtq/`",
@@ -138,7 +143,9 @@ class Settings(BaseSettings):
         allowed="1 to 128 of A-Z a-z 0-9 _ . : -",
         auto="made from host and process",
     )
-    worker_metrics_port: int = setting("The port on which a worker serves its metrics; 0: none.", 8001, ge=0, le=65_535)
+    worker_metrics_port: int = setting(
+        "The port on which a worker serves its metrics; 0: none. Not in effect yet.", 8001, ge=0, le=65_535
+    )
     prefetch: int | None = setting(
         "Tasks that a worker holds beyond what it runs; auto follows how long tasks take.",
         None,
@@ -185,7 +192,12 @@ class Settings(BaseSettings):
     reject_unknown_types: bool = setting("Refuse a task whose type or queue no live worker serves.", False)
 
     # Retries
-    max_attempts: int = setting("The most attempts that a task may ask for.", 10, ge=1, le=10_000)
+    max_attempts: int = setting(
+        "The most that a submission may ask for as max_attempts; without asking, it is the handler's, else 5.",
+        10,
+        ge=1,
+        le=10_000,
+    )
     max_crashes: int = setting(
         "Workers that a task may take down with it, before it is a dead letter.", 3, ge=1, le=1000
     )
@@ -320,10 +332,22 @@ class Settings(BaseSettings):
                 "answer requests; allowed: less than that"
             )
         if self.protect != "destructive" and not (self.api_key or self.api_keys_file):
-            faults.append(f"DTQ_PROTECT={self.protect} needs a key: set DTQ_API_KEY or DTQ_API_KEYS_FILE")
+            faults.append(f"DTQ_PROTECT={self.protect} needs a key: set DTQ_API_KEY")
+        faults += self._not_there_yet()
         if faults:
             raise ValueError("\n".join(faults))
         return self
+
+    def _not_there_yet(self) -> list[str]:
+        """What would look like protection and be none is refused, not ignored."""
+        faults = []
+        if self.api_keys_file:
+            faults.append("DTQ_API_KEYS_FILE is not there yet: set DTQ_API_KEY, or unset it")
+        if self.durable_writes:
+            faults.append("DTQ_DURABLE_WRITES=true is not there yet; allowed: false")
+        if self.serve != "all":
+            faults.append(f"DTQ_SERVE={self.serve} is not there yet; allowed: all")
+        return faults
 
     @property
     def backoff(self) -> Backoff:

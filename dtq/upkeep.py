@@ -6,7 +6,8 @@ The leader does it on time; any other worker may, and does when something is lat
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dtq.keys import Keys
@@ -18,6 +19,7 @@ from dtq.states import TERMINAL, Status
 IDLE_QUEUE_MS = 86_400_000
 MOST_A_SCRIPT = 100
 QUEUES_A_SCRIPT = 20
+SCRIPTS_A_STEP = 20
 _LIVE = tuple(status for status in Status if status not in TERMINAL)
 
 
@@ -34,7 +36,7 @@ class Reconciliation(NamedTuple):
     looked_at: int
     repaired: int
     finished_round: bool
-    """Whether every task has been looked at since the round began."""
+    """Whether every task has been looked at with this step."""
 
 
 class Upkeep:
@@ -45,8 +47,8 @@ class Upkeep:
         self._keys = keys
         self._scripts = scripts
         self._started_at: float | None = None
-        self._round: Iterator[tuple[str, Status]] = iter(())
-        self._place: tuple[str, Status] | None = None
+        self._places: deque[tuple[str, Status]] = deque()
+        """What the reconciler has not looked at in this round; of the first it has looked at `_rank` tasks."""
         self._rank = 0
 
     def promote(self, limit: int = 100, late_ms: int = 0) -> Promotion:
@@ -95,28 +97,27 @@ class Upkeep:
         return busy
 
     def reconcile(self, limit: int = 200) -> Reconciliation:
-        """Look at the next `limit` tasks that have not ended; put back in place what has come apart from its record.
+        """Look at about `limit` tasks that have not ended; put back in place what has come apart from its record.
 
-        One object walks round after round; it starts a new one when the last is done.
+        One object walks round after round through all of them. The step that ends a round says so.
         """
-        finished_round = self._place is None and not self._next_place()
-        if finished_round:
-            self._round = iter([(queue, status) for queue in self._queues() for status in _LIVE])
-            if not self._next_place():
-                return Reconciliation(0, 0, True)
-        assert self._place is not None
-        queue, status = self._place
-        looked, repaired, gone = self._scripts.run(
-            "reconcile", queue=queue, status=status.value, start=self._rank, limit=limit
-        )
-        self._rank += looked - gone
-        if looked < limit:
-            self._place = None
-        return Reconciliation(looked, repaired, finished_round)
-
-    def _next_place(self) -> bool:
-        self._place, self._rank = next(self._round, None), 0
-        return self._place is not None
+        looked_at = repaired = 0
+        for _ in range(SCRIPTS_A_STEP):
+            if not self._places:
+                self._places.extend((queue, status) for queue in self._queues() for status in _LIVE)
+                if not self._places:
+                    return Reconciliation(0, 0, True)
+            queue, status = self._places[0]
+            looked, mended, gone = self._scripts.run(
+                "reconcile", queue=queue, status=status.value, start=self._rank, limit=limit
+            )
+            looked_at, repaired, self._rank = looked_at + looked, repaired + mended, self._rank + looked - gone
+            if looked < limit:
+                self._places.popleft()
+                self._rank = 0
+            if looked_at >= limit or not self._places:
+                break
+        return Reconciliation(looked_at, repaired, not self._places)
 
     def _quiet_ms(self) -> int:
         """For how long Redis has been well, as far as this process can know, in ms."""

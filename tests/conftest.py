@@ -11,8 +11,12 @@ from typing import Any, Protocol
 
 import pytest
 
+from dtq.keys import Keys
 from dtq.redisio import Server
+from dtq.settings import load_settings
 from tests.support import waiting
+from tests.support.invariants import State, lifetime_rules
+from tests.support.lifetimes import check_keys
 from tests.support.proxy import FlakyProxy
 from tests.support.servers import PROGRAMS, ServerProcess, find_program
 
@@ -102,6 +106,15 @@ def memory_server() -> Iterator[Server]:
     server = Server.connect(f"memory://{uuid.uuid4().hex}")
     yield server
     server.close()
+
+
+@pytest.fixture
+def bounded_keys(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a key in `dtq` on its `server` or `any_server` that no rule of the lifetimes allows."""
+    server: Server = request.getfixturevalue("any_server" if "any_server" in request.fixturenames else "server")
+    yield
+    keys, settings = Keys("dtq"), load_settings(env_file=None, redis_url="memory://")
+    check_keys(server, keys, lifetime_rules(State(server, keys), settings))
 
 
 class ServerFactory(Protocol):

@@ -227,7 +227,8 @@ def test_redis_08_at_maxmemory_what_was_accepted_can_be_claimed_kept_and_finishe
     kinds: list[Any] = ["succeed", "retry", "dead", "snooze", "unknown", "cancelled"]
     fields: dict[str, dict[str, Any]] = {"succeed": {"result": b'"done"'}}
     statuses = [
-        engine.commit(claim, kind, delay_ms=60_000, **fields.get(kind, {})) for claim, kind in zip(running, kinds, strict=False)
+        engine.commit(claim, kind, delay_ms=60_000, **fields.get(kind, {}))
+        for claim, kind in zip(running, kinds, strict=False)
     ]
     assert statuses == [S.SUCCEEDED, S.RETRYING, S.DEAD_LETTERED, S.PENDING, S.PENDING, S.CANCELLED]
     assert engine.broker.hand_back("w1", running[6:]) == 1
@@ -241,7 +242,7 @@ def test_redis_08_at_maxmemory_what_was_accepted_can_be_claimed_kept_and_finishe
     while claims := engine.claim("w1"):
         done += len([engine.commit(claim) for claim in claims])
     counts = engine.queries.counts("default")
-    assert counts == {status: 0 for status in Status} | {S.SUCCEEDED: 12, S.CANCELLED: 1}
+    assert counts == dict.fromkeys(Status, 0) | {S.SUCCEEDED: 12, S.CANCELLED: 1}
     check_invariants(any_server, engine.keys, engine.settings)
 
 
@@ -272,7 +273,23 @@ def test_the_guard_believes_a_server_that_does_not_say(server: Server, flaky_pro
 
 # --- names from outside -----------------------------------------------------------------------------------------------
 
-STRANGE = ["", "*", "a b", "a:b", "../x", "a\nb", "a'b", "{x}", "ü", "\x00", "A", "-a", "a" * 65, "x:p5", "a\r\nFLUSHALL\r\n"]
+STRANGE = [
+    "",
+    "*",
+    "a b",
+    "a:b",
+    "../x",
+    "a\nb",
+    "a'b",
+    "{x}",
+    "ü",
+    "\x00",
+    "A",
+    "-a",
+    "a" * 65,
+    "x:p5",
+    "a\r\nFLUSHALL\r\n",
+]
 
 
 @pytest.mark.parametrize("name", STRANGE)

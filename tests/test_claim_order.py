@@ -187,11 +187,12 @@ def test_a_claim_is_bounded_however_much_is_asked_for(engine: Engine) -> None:
 
 
 def test_a_claim_is_bounded_however_many_tickets_stand_for_nothing(engine: Engine) -> None:
-    """10 000 expired tasks in front of a good one: each claim clears some away, and none takes long."""
+    """A thousand expired tasks in front of a good one: each claim clears a hundred away, and none takes long."""
     engine.submit_many(1000, metadata={"ttl_seconds": 0.001})
     good = engine.submit()
     time.sleep(0.003)
-    calls, claims = 0, []
+    calls = 0
+    claims: list[Claim] = []
     while not claims:
         batch = engine.claim_batch("w1", 10)
         calls, claims = calls + 1, batch.claims
@@ -279,7 +280,9 @@ def test_tickets_of_a_newer_dtq_are_set_aside_and_the_rest_goes_on(any_server: S
     assert not engine.broker.tick(engine.register("w2"), []).overdue
 
 
-@pytest.mark.parametrize("fields", [("junk", "1"), ("id", ""), ("id", "no\nword"), ("id", "f" * 32), ("seq", "1", "id", "x y")])
+@pytest.mark.parametrize(
+    "fields", [("junk", "1"), ("id", ""), ("id", "no\nword"), ("id", "f" * 32), ("seq", "1", "id", "x y")]
+)
 def test_pay_01_a_ticket_that_names_no_task_is_absorbed_once(any_server: Server, fields: tuple[str, ...]) -> None:
     engine = Engine(any_server)
     stream = engine.keys.stream("default", 9)

@@ -1,4 +1,4 @@
-"""One key, one task: while it runs, after it has ended, when it comes back from the dead letters, and after it is gone."""
+"""One key, one task: while it runs, after its end, when it comes back from the dead letters, and after it is gone."""
 
 from __future__ import annotations
 

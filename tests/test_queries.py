@@ -15,7 +15,7 @@ from dtq.model import HandlerPolicy, Task
 from dtq.queries import MAX_PAGE, MOST_LOOKED_AT, TaskFilter
 from dtq.redisio import Server
 from dtq.states import Status
-from tests.support.engine import Engine, outcome
+from tests.support.engine import Engine, Kind, outcome
 from tests.support.invariants import check_invariants
 
 S = Status
@@ -48,7 +48,9 @@ def listed(engine: Engine, limit: int = 50, **wanted: object) -> list[str]:
 @pytest.mark.parametrize("status", Status)
 def test_a_task_can_be_looked_at_in_every_status(any_server: Server, status: Status) -> None:
     engine = Engine(any_server)
-    seeded = engine.seed(status, payload={"a": [1]}, tags=["red"], metadata={"k": "v"}, idempotency_key="key", priority=7)
+    seeded = engine.seed(
+        status, payload={"a": [1]}, tags=["red"], metadata={"k": "v"}, idempotency_key="key", priority=7
+    )
     task = engine.task(seeded.task_id)
     assert (task.status, task.queue, task.priority, task.task_type) == (status, seeded.queue, 7, "echo")
     assert (task.payload, list(task.tags), task.idempotency_key) == ({"a": [1]}, ["red"], "key")
@@ -126,7 +128,7 @@ def test_paging_neither_skips_nor_repeats_while_tasks_move(server: Server) -> No
     rng = random.Random(5)
     engine.register("w1")
     expected = [engine.submit(queue=rng.choice("abc"), priority=rng.randrange(10)) for _ in range(300)]
-    kinds = ("succeed", "retry", "dead", "snooze")
+    kinds: tuple[Kind, ...] = ("succeed", "retry", "dead", "snooze")
     seen: list[str] = []
     cursor = None
     while True:
@@ -140,6 +142,16 @@ def test_paging_neither_skips_nor_repeats_while_tasks_move(server: Server) -> No
         engine.promote()
         engine.submit(queue="a")  # what is created meanwhile stands before the pages that were seen
     assert seen == expected[::-1]
+
+
+def test_a_list_over_hundreds_of_queues_is_made_in_several_short_looks(server: Server) -> None:
+    engine = Engine(server)
+    rng = random.Random(3)
+    queues = [f"q{number:03}" for number in range(120)]
+    expected = [engine.submit(queue=rng.choice(queues)) for _ in range(400)]
+    assert listed(engine, 30) == expected[::-1]
+    assert listed(engine, status=S.QUEUED) == expected[::-1]
+    assert listed(engine, status=S.RUNNING) == []
 
 
 def test_filters_narrow_a_list(engine: Engine) -> None:
@@ -187,7 +199,8 @@ def test_an_empty_list_has_one_page(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["", "-", "1", "1-", "-a", "x-y", "1-a b", "1-a-b", "١-a", "1.5-a", "1" * 64 + "-a", "1-*", "1-a\n", "+inf-a"]
+    "cursor",
+    ["", "-", "1", "1-", "-a", "x-y", "1-a b", "1-a-b", "١-a", "1.5-a", "1" * 64 + "-a", "1-*", "1-a\n", "+inf-a"],
 )
 def test_a_cursor_that_is_none_is_refused(engine: Engine, cursor: str) -> None:
     engine.submit()

@@ -65,7 +65,7 @@ def test_claim_24_a_worker_that_lost_its_lease_changes_nothing_any_more(any_serv
     fresh = engine.claim_one("b")
     before = dump(any_server)
     for kind in ("succeed", "retry", "dead", "snooze", "unknown", "cancelled"):
-        assert engine.commit(stale, kind, worker_id="a", result=b'"of a"') is None  # type: ignore[arg-type]
+        assert engine.commit(stale, kind, worker_id="a", result=b'"of a"') is None
     assert engine.broker.hand_back("a", [stale]) == 0
     assert not engine.broker.start_suspect("a", stale, alone=True)
     assert not engine.broker.progress("a", stale, 0.9, "nearly")
@@ -79,7 +79,7 @@ def test_claim_24_a_worker_that_lost_its_lease_changes_nothing_any_more(any_serv
 
 
 def test_claim_24_the_owner_of_a_task_that_was_given_up_hears_that_it_lost_it(any_server: Server) -> None:
-    """Poisoned or cancelled for want of its owner: the late owner must not believe that its own outcome was recorded."""
+    """Poisoned or cancelled for want of its owner: who comes late must not believe that its outcome was recorded."""
     engine = Engine(any_server, max_crashes=1)
     engine.register("a")
     poison, unwanted = engine.submit_many(2)

@@ -184,6 +184,7 @@ def _consumers(engine: Engine, queue: str = "default") -> list[str]:
     return sorted(dict(zip(row[::2], row[1::2], strict=True))[b"name"].decode() for row in rows)
 
 
+@pytest.mark.usefixtures("bounded_keys")
 def test_a_worker_whose_heartbeats_stopped_is_removed_once_its_tasks_were_taken_back(any_server: Server) -> None:
     engine = Engine(any_server)
     engine.register("dead", lease_s=0.001)
@@ -205,6 +206,7 @@ def test_a_worker_whose_heartbeats_stopped_is_removed_once_its_tasks_were_taken_
     assert [event[5] for event in engine.events() if event[0] == "WORKER_STALE"] == ["dead"]
 
 
+@pytest.mark.usefixtures("bounded_keys")
 def test_a_worker_that_leaves_takes_its_record_its_lock_and_its_consumers_along(any_server: Server) -> None:
     engine = Engine(any_server)
     worker = engine.register("w1")
@@ -253,6 +255,7 @@ def test_a_worker_that_comes_back_under_its_name_is_not_told_old_commands(server
     assert engine.broker.tick(engine.register("w1"), []).command is None
 
 
+@pytest.mark.usefixtures("bounded_keys")
 def test_one_leads_until_it_resigns_or_stays_silent(any_server: Server) -> None:
     engine = Engine(any_server)
     one, other = engine.register("one"), engine.register("other")

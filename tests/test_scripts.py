@@ -85,6 +85,7 @@ def test_the_line_that_an_error_names_is_the_line_of_the_source(server: Server) 
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("bounded_keys")
 def test_redis_18_scripts_that_the_server_forgot_are_loaded_again_and_no_call_fails(any_server: Server) -> None:
     engine = Engine(any_server)
     claims = []
@@ -149,24 +150,26 @@ MOST_MS = 50.0
 
 
 class Slowest:
-    """Runs calls and keeps the time of the slowest script, as the server itself has measured it."""
+    """Has the server itself keep the scripts that take too long, from one check to the next."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         server.pipeline([("CONFIG", "SET", "slowlog-log-slower-than", round(MOST_MS * 1000)), ("SLOWLOG", "RESET")])
 
-    def check(self, what: str) -> None:
-        slow = [(entry[2] / 1000, entry[3][:2]) for entry in self._server.call("SLOWLOG", "GET", 100)]
-        slow = [entry for entry in slow if entry[1][0].upper().startswith(b"EVAL")]
-        assert len(slow) <= 2, f"{what}: scripts above {MOST_MS} ms: {slow}"  # another process may have had the CPU
+    def check(self, what: str, calls: int) -> None:
+        """Fail when more than a few of `calls` scripts were slow: a few may have waited for a CPU."""
+        entries = self._server.call("SLOWLOG", "GET", 1000)
+        slow = [entry[2] / 1000 for entry in entries if entry[3][0].upper().startswith(b"EVAL")]
+        self._server.call("SLOWLOG", "RESET")
+        assert len(slow) <= 2 + calls // 20, f"{what}: of {calls} scripts these took more than {MOST_MS} ms: {slow}"
 
     def repeat(self, what: str, step: Callable[[], int], most: int) -> int:
-        """Call until nothing is left to do, at most `most` times; return the sum."""
+        """Call until nothing is left to do, at most `most` times and once more; return the sum."""
         total = 0
-        for _ in range(most):
+        for calls in range(1, most + 2):
             done = step()
             if done == 0:
-                self.check(what)
+                self.check(what, calls)
                 return total
             total += done
         raise AssertionError(f"{what}: {total} done after {most} scripts, and no end")
@@ -176,14 +179,12 @@ def test_redis_15_twenty_thousand_due_tasks_are_promoted_and_as_many_orphans_rec
     server: Server,
 ) -> None:
     engine = Engine(server, max_queue_depth=MANY + 10, max_scheduled=MANY + 10)
-    slowest = Slowest(server)
     submission = engine.submission(delay_seconds=600)
-    began = time.monotonic()
     for _ in range(MANY // 1000):
         engine.offer(*[submission] * 1000)
     assert server.call("ZCARD", engine.keys.schedule()) == MANY
 
-    upkeep = engine.broker.upkeep
+    slowest, upkeep = Slowest(server), engine.broker.upkeep
     assert upkeep.promote(limit=10_000, late_ms=-FAR_MS).moved == 100, "never more at once, whoever asks"
     moved = slowest.repeat("promote", lambda: upkeep.promote(late_ms=-FAR_MS).moved, MANY // 100)
     assert moved == MANY - 100
@@ -197,7 +198,6 @@ def test_redis_15_twenty_thousand_due_tasks_are_promoted_and_as_many_orphans_rec
     assert taken >= MANY - 100
     counts = engine.queries.counts("default")
     assert (counts[S.QUEUED], counts[S.RUNNING]) == (MANY, 0)
-    assert time.monotonic() - began < 30
 
 
 def test_redis_15_tens_of_thousands_of_dead_letters_and_ended_tasks_go_in_bounded_steps(server: Server) -> None:
@@ -217,12 +217,13 @@ def test_redis_15_tens_of_thousands_of_dead_letters_and_ended_tasks_go_in_bounde
         removed += step
         calls += 1
         assert calls < 60
-    slowest.check("sweep")
+    slowest.check("sweep", calls)
     assert removed == 3000 - 15
     assert engine.queries.counts("default")[S.DEAD_LETTERED] == 10
     check_invariants(server, strict.keys, strict.settings)
 
 
+@pytest.mark.usefixtures("bounded_keys")
 def test_redis_15_thousands_of_claims_are_settled_handed_back_and_committed_in_bounded_steps(server: Server) -> None:
     engine = Engine(server)
     engine.submit_many(2000)
@@ -230,9 +231,9 @@ def test_redis_15_thousands_of_claims_are_settled_handed_back_and_committed_in_b
         engine.claim("w1", 100)
     slowest = Slowest(server)
     assert engine.broker.settle("w1", ["default"], []) == 2000
-    slowest.check("settle")
+    slowest.check("settle", 1)
     claims = [claim for _ in range(20) for claim in engine.claim("w1", 100)]
     assert engine.broker.hand_back("w1", claims[:1000]) == 1000
     assert len(engine.broker.commit("w1", [outcome(claim, "dead") for claim in claims[1000:]])) == 1000
-    slowest.check("commit")
+    slowest.check("hand back and commit", 20)
     check_invariants(server, engine.keys, engine.settings)

@@ -148,8 +148,8 @@ def test_prefetch_is_auto_or_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_words_may_be_written_in_any_case() -> None:
-    settings = load_settings(log_level="debug", serve="API", protect="Writes", api_key="k")
-    assert (settings.log_level, settings.serve, settings.protect) == ("DEBUG", "api", "writes")
+    settings = load_settings(log_level="debug", serve="ALL", protect="Writes", api_key="k")
+    assert (settings.log_level, settings.serve, settings.protect) == ("DEBUG", "all", "writes")
 
 
 def test_the_heartbeat_follows_a_short_lease() -> None:
@@ -263,7 +263,7 @@ def test_an_argument_that_is_no_setting_is_refused_with_the_nearest_one() -> Non
         ({"heartbeat_interval_s": 10}, "DTQ_HEARTBEAT_INTERVAL_S=10 is too long for DTQ_VISIBILITY_TIMEOUT_S=30"),
         ({"retry_max_delay": 0.5}, "DTQ_RETRY_MAX_DELAY=0.5 is below DTQ_RETRY_BASE_DELAY=1"),
         ({"web_threads": 8, "max_websockets": 8}, "DTQ_MAX_WEBSOCKETS=8 leaves no thread of DTQ_WEB_THREADS=8"),
-        ({"protect": "all"}, "DTQ_PROTECT=all needs a key: set DTQ_API_KEY or DTQ_API_KEYS_FILE"),
+        ({"protect": "all"}, "DTQ_PROTECT=all needs a key: set DTQ_API_KEY"),
         ({"image": True}, "DTQ_REDIS_URL is not set: in a container it must name a server"),
         ({"redis_url": "memory://", "worker_processes": 2}, "DTQ_WORKER_PROCESSES=2 cannot go with DTQ_REDIS_URL=mem"),
     ],
@@ -277,8 +277,10 @@ def test_all_that_does_not_go_together_is_told_at_once() -> None:
     assert len(refusal(heartbeat_interval_s=10, retry_max_delay=0, image=True)) == 3
 
 
-def test_a_file_of_keys_is_enough_for_protection() -> None:
-    assert load_settings(protect="all", api_keys_file="keys.json").protect == "all"
+@pytest.mark.parametrize("given", [{"api_keys_file": "keys.json"}, {"durable_writes": True}, {"serve": "dashboard"}])
+def test_what_would_protect_but_is_not_there_yet_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="is not there yet"):
+        load_settings(**given)
 
 
 def test_in_the_image_a_named_server_is_accepted() -> None:

@@ -57,6 +57,7 @@ def bell(engine: Engine) -> Iterator[Doorbell]:
     made.close()
 
 
+@pytest.mark.usefixtures("bounded_keys")
 def test_a_waiting_worker_is_woken_by_a_submission_to_any_of_its_queues(engine: Engine, bell: Doorbell) -> None:
     for queue in ("default", "other"):
         waiting = Waiting(bell, 5)
@@ -115,6 +116,7 @@ def test_the_leader_is_woken_by_what_is_due_earlier_than_he_knows(engine: Engine
     bell.close()
 
 
+@pytest.mark.usefixtures("bounded_keys")
 def test_a_queue_that_is_called_scheduler_and_the_leader_do_not_take_each_others_tokens(engine: Engine) -> None:
     leader = LeaderBell(engine.server, engine.keys)
     worker = Doorbell(engine.server, engine.keys, ["scheduler"])

@@ -80,7 +80,7 @@ def test_a_client_that_lingers_gets_its_whole_answer_and_is_closed(web: WebServe
         time.sleep(0.2)
         client.sendall(b"what nobody wants to know")
         started = time.monotonic()
-        assert read_response(client) == (200, b'{"status":"ok"}')
+        assert read_response(client) == (200, b'{"status":"ok"}\n')
         assert client.recv(100) == b""
         assert time.monotonic() - started < 1
 
@@ -101,7 +101,7 @@ def test_requests_that_follow_each_other_without_waiting_are_all_answered_in_ord
     with web.connect() as client:
         client.sendall(b"".join(request(n) for n in range(5)))
         data = b""
-        while data.count(b"HTTP/1.1 202") < 5 or not data.endswith(b"}"):
+        while data.count(b"HTTP/1.1 202") < 5 or not data.endswith(b"}\n"):
             piece = client.recv(65_536)
             assert piece
             data += piece

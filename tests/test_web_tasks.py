@@ -479,3 +479,10 @@ def test_a_query_that_makes_no_sense_is_refused_by_name(api: Api, query: str) ->
 def test_a_cursor_from_elsewhere_is_refused(api: Api) -> None:
     for cursor in ("x", "1-", "-1", "1-%00", "x" * 512):
         assert api.http.get(f"{TASKS}?cursor={cursor}").status_code == 400
+
+
+def test_a_list_says_of_a_result_what_the_task_says(api):
+    task_id = api.post(task_type="echo")["task_id"]
+    api.succeed(api.claim(), b'{"x":1}')
+    (listed,) = api.http.get("/api/v1/tasks").json["tasks"]
+    assert listed["result_state"] == api.get(task_id)["result_state"] == "stored"

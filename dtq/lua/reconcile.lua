@@ -35,7 +35,7 @@ end
 local function in_place(id, band, entry, worker)
   if scheduled then return redis.call('ZSCORE', key.schedule(), id) end
   local stream = key.stream(queue, band)
-  if entry and #redis.call('XRANGE', stream, entry, entry) > 0 then
+  if names_entry(entry) and #redis.call('XRANGE', stream, entry, entry) > 0 then
     if status == 'queued' and not was_delivered(stream, entry) then return true end
     local pending = redis.pcall('XPENDING', stream, WORKER_GROUP, entry, entry, 1)
     if not pending.err and #pending > 0 then return true end
@@ -49,8 +49,8 @@ local function put_back(id)
   local band, entry, seq, attempt, created, task_type, worker, available, started, cancel, idem = unpack(redis.call(
     'HMGET', record, 'priority', 'entry', 'seq', 'attempt', 'created', 'type', 'worker', 'available', 'started',
     'cancel', 'idem'))
-  if not (band and #band == 1 and readable(task_type, seq, created, band .. (attempt or '') .. (available or '') ..
-    (started or ''))) then
+  if not (band and #band == 1 and readable(task_type, seq, created, ' ' .. band .. ' ' .. (attempt or '0') .. ' ' ..
+    (available or '0') .. ' ' .. (started or '0'))) then
     if entry and band then remove_ticket(queue, band, entry) end
     if scheduled then redis.call('ZREM', key.schedule(), id) end
     bury_unreadable(id, status, queue, band)

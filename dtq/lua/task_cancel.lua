@@ -12,7 +12,7 @@ local v, status, queue, band, entry, created, task_type, attempt, idem, operatio
 if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } end
 if not status then return { 'UNKNOWN' } end
 if operation == operation_id then return { status == 'cancelled' and 'CANCELLED' or 'REQUESTED' } end
-if not (queue and band and readable(task_type, '1', created, attempt or '')) then return { 'UNDECODABLE' } end
+if not (queue and band and readable(task_type, '1', created, ' ' .. (attempt or '0'))) then return { 'UNDECODABLE' } end
 if status == 'running' then
   redis.call('HSET', record, 'cancel', '1', 'operation', operation_id)
   if reason ~= '' then redis.call('HSET', record, 'reason', reason) end

@@ -55,8 +55,9 @@ local function take(queue, band, entry, fields)
     return true
   end
   local payload = redis.call('GET', key.payload(id))
-  if not (v and payload and readable(task_type, seq, created, v .. (attempt or '') .. (max_attempts or '') ..
-    (timeout or '') .. (failures or '') .. (suspect or '') .. (expires or '') .. (unknown or '') .. (available or '')))
+  if not (v and payload and readable(task_type, seq, created, ' ' .. v .. ' ' .. (attempt or '0') .. ' ' ..
+    (max_attempts or '0') .. ' ' .. (timeout or '0') .. ' ' .. (failures or '0') .. ' ' .. (suspect or '0') .. ' ' ..
+    (expires or '0') .. ' ' .. (unknown or '0') .. ' ' .. (available or '0')))
   then
     remove_ticket(queue, band, entry)
     bury_unreadable(id, status, queue, band)

@@ -2,16 +2,17 @@
 claims, each fenced by the seq that its claim was given. The fence is also the operation id: a claim has one outcome.
 kind: succeed, retry, dead, snooze, unknown (a type that this worker does not know), cancelled
 A recorded cancellation wins over every outcome. Frees first: at maxmemory a script may write once it has freed.
+A record that cannot be read becomes a dead letter: it must not hold up the outcomes of others.
 Returns one status an item, '' where the lease was lost and nothing was written; a repeat gets the first answer.
 Events: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, TASK_CANCELLED, TASK_QUEUED (snooze).
 ]]
---@include clock journal index wake ticket finish dead history
+--@include clock journal index wake ticket finish dead history record
 --@args worker
 --@items id claimed_seq kind result result_state delay_ms reason error history duration max_attempts
 
 local FIELDS = { 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem',
   'failures', 'started', 'error', 'unknown' }
-local tasks, tickets, replies, first = {}, {}, {}, {}
+local tasks, spoilt, tickets, replies, first = {}, {}, {}, {}, {}
 
 -- guards, and what frees memory: the tickets of a band go together
 for at = ITEMS, #ARGV, ITEM do
@@ -20,6 +21,12 @@ for at = ITEMS, #ARGV, ITEM do
     unknown = unpack(redis.call('HMGET', key.task(id), unpack(FIELDS)))
   if first[id] and seq == claimed_seq then
     replies[#replies + 1] = 'again'  -- a claim has one outcome, the first
+  elseif status == 'running' and seq == claimed_seq and not (queue and band and readable(task_type, seq, created,
+    ' ' .. band .. ' ' .. (attempt or '!') .. ' ' .. (failures or '0') .. ' ' .. (started or '0') .. ' ' ..
+    (unknown or '0'))) then
+    first[id] = #replies + 1
+    spoilt[at] = { status = status, queue = queue or 'default', band = band or '0', entry = entry }
+    replies[#replies + 1] = DLQ_ENABLED == 1 and 'dead_lettered' or 'failed'
   elseif status == 'running' and seq == claimed_seq then
     first[id] = #replies + 1
     tasks[at] = { id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
@@ -28,7 +35,7 @@ for at = ITEMS, #ARGV, ITEM do
     local stream = key.stream(queue, band)
     local list = tickets[stream]
     if not list then list = {} tickets[stream] = list end
-    if entry then list[#list + 1] = entry end
+    if names_entry(entry) then list[#list + 1] = entry end
     replies[#replies + 1] = 'open'  -- until it is written, below
   elseif status and seq == claimed_seq then
     replies[#replies + 1] = status  -- this very claim's outcome is recorded: its reply was lost
@@ -86,6 +93,11 @@ local function put_off_unknown(task)
   event('TASK_QUEUED', task.id, task.queue, task.type, task.attempt, worker, 'unknown type, put off')
   count(task.queue, task.type, 'unknown')
   return later(task, 'pending', 1000, 'unknown', text(since), 'attempt', task.attempt - 1)
+end
+
+for at, found in pairs(spoilt) do
+  remove_ticket(found.queue, found.band, found.entry)
+  bury_unreadable(ARGV[at], found.status, found.queue, found.band)
 end
 
 local position = 0

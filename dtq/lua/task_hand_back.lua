@@ -4,7 +4,7 @@ Returns one code an item: 1 handed back or cancelled, 0 lost (another worker's, 
 nobody has taken it since).
 Events: TASK_QUEUED, TASK_CANCELLED.
 ]]
---@include clock journal index wake ticket finish release
+--@include clock journal index wake ticket finish release record
 --@args worker
 --@items id claimed_seq
 
@@ -15,7 +15,8 @@ for at = ITEMS, #ARGV, ITEM do
   local status, seq, queue, band, entry, attempt, created, task_type, cancel, idem = unpack(redis.call(
     'HMGET', record, 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem'))
   local code = 0
-  if status == 'running' and seq == claimed_seq then
+  if status == 'running' and seq == claimed_seq and queue and band
+    and readable(task_type, seq, created, ' ' .. (attempt or '!')) then  -- else it is left to the reclaim
     if cancel == '1' then
       remove_ticket(queue, band, entry)
       redis.call('HSET', record, 'status', 'cancelled', 'finished', text(now_ms))

@@ -7,7 +7,7 @@ Events: TASK_PROGRESS.
 
 local status, seq, queue, task_type, attempt, before = unpack(redis.call('HMGET', key.task(id), 'status', 'seq',
   'queue', 'type', 'attempt', 'progress'))
-if status ~= 'running' or seq ~= claimed_seq then return 0 end
+if status ~= 'running' or seq ~= claimed_seq or not (queue and task_type and attempt) then return 0 end
 if before == progress then return 1 end
 redis.call('HSET', key.task(id), 'progress', progress)
 event('TASK_PROGRESS', id, queue, task_type, attempt, worker, progress)

@@ -19,7 +19,7 @@ for _, id in ipairs(due) do
   elseif status ~= 'pending' and status ~= 'retrying' then
     redis.call('ZREM', key.schedule(), id)
   elseif not (queue and band and #band == 1 and
-    readable(task_type, seq, created, band .. (attempt or '') .. (expires or ''))) then
+    readable(task_type, seq, created, ' ' .. band .. ' ' .. (attempt or '0') .. ' ' .. (expires or '0'))) then
     redis.call('ZREM', key.schedule(), id)
     bury_unreadable(id, status, queue or 'default', band)
   elseif expires and now_ms >= tonumber(expires) then

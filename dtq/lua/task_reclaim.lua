@@ -42,7 +42,8 @@ local function reclaim(id, band, entry)
     return true
   end
   reclaimed = reclaimed + 1
-  if not readable(task_type, seq, created, (attempt or '!') .. (suspect or '') .. (crashes or '') .. (started or ''))
+  if not readable(task_type, seq, created, ' ' .. (attempt or '!') .. ' ' .. (suspect or '0') .. ' ' ..
+    (crashes or '0') .. ' ' .. (started or '0'))
   then
     remove_ticket(queue, band, entry)
     bury_unreadable(id, status, queue, tostring(band))

@@ -16,7 +16,7 @@ if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } en
 if not status then return { 'UNKNOWN' } end
 if operation == operation_id then return { 'QUEUED' } end
 if status ~= 'dead_lettered' or discarded == '1' then return { 'WRONG_STATE', status } end
-if not (dead and queue and band and readable(task_type, seq, created, band .. (requeued or '') .. (ttl or ''))) then
+if not (dead and queue and band and readable(task_type, seq, created, ' ' .. band .. ' ' .. (requeued or '0') .. ' ' .. (ttl or '0'))) then
   return { 'UNDECODABLE' }
 end
 local target = to_queue ~= '' and to_queue or queue
@@ -25,7 +25,7 @@ if not redis.call('ZSCORE', key.queues(), target) and redis.call('ZCARD', key.qu
   return { 'TOO_MANY_QUEUES' }
 end
 seq = seq + 1
-redis.call('XDEL', key.dead_letter(), dead)
+redis.pcall('XDEL', key.dead_letter(), dead)
 local entry = add_ticket(id, target, band, seq, 1)
 redis.call('HSET', record, 'status', 'queued', 'queue', target, 'priority', band, 'seq', seq, 'entry', entry,
   'attempt', 0, 'failures', 0, 'crashes', 0, 'operation', operation_id, 'requeued', (requeued or 0) + 1,

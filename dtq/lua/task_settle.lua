@@ -4,7 +4,7 @@ Works through one queue: what one worker owns there is bounded by what it asks f
 Returns the number of tasks given back. A repeat finds nothing left and returns 0.
 Events: TASK_QUEUED, TASK_CANCELLED.
 ]]
---@include clock journal index wake ticket finish release
+--@include clock journal index wake ticket finish release record
 --@args worker queue
 --@items held_id
 
@@ -20,7 +20,7 @@ local function give_back(band, entry, id)
     wake(queue)
   elseif status ~= 'running' or own_entry ~= entry or owner ~= worker then
     remove_ticket(queue, band, entry)
-  else
+  elseif readable(task_type, seq, created, ' ' .. (attempt or '!')) then  -- else it is left to the reclaim
     given_back = given_back + 1
     if cancel == '1' then
       remove_ticket(queue, band, entry)

@@ -24,7 +24,7 @@ for at = ITEMS, #ARGV, ITEM do
   --@item at
   local state, seq, queue, band, entry, cancel = unpack(redis.call('HMGET', key.task(id), 'status', 'seq', 'queue',
     'priority', 'entry', 'cancel'))
-  if state == 'running' and seq == claimed_seq then
+  if state == 'running' and seq == claimed_seq and queue and band then
     renew(key.stream(queue, band), entry, worker)
     if cancel == '1' then cancelled[#cancelled + 1] = id end
   else

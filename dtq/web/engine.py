@@ -28,8 +28,7 @@ class Engine:
         self.limits = SubmissionLimits.from_settings(settings)
         self.stopping = threading.Event()
         """Set when the process is to end: what waits, answers."""
-        threads_for_requests = settings.web_threads - settings.max_websockets
-        self.waiters = threading.BoundedSemaphore(max(1, threads_for_requests // 2))
+        self.waiters = threading.BoundedSemaphore(max(1, settings.web_threads // 2))
         """Held by each request that waits for a task, so that others always find a thread."""
         self._client = client
         self._making = threading.Lock()

@@ -20,7 +20,7 @@ bp = Blueprint("health", __name__)
 
 ROOT = f"""dtq {__version__} is running.
 
-submit a task   POST /api/v1/tasks   {{"task_type": "echo", "payload": {{}}}}   Content-Type: application/json
+submit a task   POST /api/v1/tasks   {{"task_type": "echo_task", "payload": {{}}}}   Content-Type: application/json
 look at it      GET  /api/v1/tasks/<task_id>?wait=30
 description     GET  /api/v1/openapi.json
 health          GET  /health   this process answers

@@ -78,7 +78,7 @@ def answer(
     content_type: str = "application/json",
 ) -> Response:
     """Return a JSON response. headers: plain ASCII."""
-    body = dump_json(value)
+    body = dump_json(value) + b"\n"  # a shell's prompt begins on a line of its own
     response = FinishedResponse(body, status, headers, content_type=content_type)
     response.headers["Content-Length"] = str(len(body))
     return response

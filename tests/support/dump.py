@@ -84,8 +84,8 @@ def shape(value: Any) -> Any:
             return _TOKEN.sub(b"token", _TIME.sub(b"time", part))
         if isinstance(part, dict):
             return {plain(name): plain(inner) for name, inner in part.items()}
-        if isinstance(part, list | tuple | set):
-            return [plain(inner) for inner in (sorted(part) if isinstance(part, set) else part)]
+        if isinstance(part, list | tuple | set | frozenset):
+            return [plain(inner) for inner in (sorted(part) if isinstance(part, set | frozenset) else part)]
         return part
 
     return plain(value)

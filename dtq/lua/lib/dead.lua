@@ -11,6 +11,8 @@ local function evict_oldest()
     redis.call('HMGET', record, 'status', 'dead', 'queue', 'type', 'created', 'attempt'))
   if status == 'dead_lettered' and dead == oldest[1] then
     write_index()  -- this very script may have buried it
+    queue, task_type = queue or 'default', plain_type(task_type) or '_unknown'
+    if not string.find(created or '', '^%d+$') then created = text(now_us) end
     redis.call('HSET', record, 'status', 'failed')
     redis.call('HDEL', record, 'dead')
     move(task_id, queue, 'dead_lettered', 'failed', created)

@@ -7,6 +7,8 @@ local function plain_type(task_type)
 end
 
 local function readable(task_type, seq, created, numbers)
-  --[[ numbers: the other numbers of the record, those that are there, one after the other. ]]
-  return seq and created and string.find(seq .. created .. numbers, '^%d+$') and plain_type(task_type)
+  --[[ numbers: the other numbers of the record, each with a space before it; '0' for what is not there. ]]
+  if not (seq and created and plain_type(task_type)) then return nil end
+  local all = seq .. ' ' .. created .. numbers .. ' '
+  return string.find(all, '^%d[%d ]+$') and not string.find(all, '  ', 1, true)
 end

@@ -4,10 +4,10 @@
 local function release(id, queue, band, entry, seq, attempt, created)
   --[[ The start is not counted: the attempt number is given back. ]]
   local record = key.task(id)
-  local moved = redis.pcall('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED, 0, entry, 'JUSTID')
+  local moved = redis.pcall('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED, 0, entry or '', 'JUSTID')
   if moved.err or #moved == 0 then
     -- the ticket is gone (its stream was deleted): a new one, or the task would wait for ever
-    redis.call('XDEL', key.stream(queue, band), entry)
+    remove_ticket(queue, band, entry)
     entry = add_ticket(id, queue, band, seq + 1, attempt)
   else
     redis.call('SADD', key.parked(queue), band)

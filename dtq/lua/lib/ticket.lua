@@ -5,7 +5,13 @@ local function add_ticket(task_id, queue, band, seq, attempt)
   return redis.call('XADD', key.stream(queue, band), '*', 'id', task_id, 'seq', seq, 'attempt', attempt)
 end
 
+local function names_entry(entry)
+  return entry and string.find(entry, '^%d+%-%d+$')
+end
+
 local function remove_ticket(queue, band, entry)
+  --[[ entry: as a record tells it, which something else may have changed. ]]
+  if not names_entry(entry) then return end
   local stream = key.stream(queue, band)
   redis.call('XACK', stream, WORKER_GROUP, entry)
   redis.call('XDEL', stream, entry)
