@@ -6,6 +6,7 @@ import json as jsonlib
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -65,6 +66,14 @@ def _utc(seconds: float) -> str:
     milliseconds = int(seconds * 1000)
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
     return f"{whole}.{milliseconds % 1000:03d}Z"
+
+
+def log_with_trace(logger: logging.Logger, message: str, trace: str, extra: Mapping[str, object]) -> None:
+    """Log an error with a traceback that is text already: sanitized, bounded, perhaps another process's."""
+    if logger.isEnabledFor(logging.ERROR):
+        record = logger.makeRecord(logger.name, logging.ERROR, "", 0, message, (), None, extra=extra)
+        record.stack_info = trace or None
+        logger.handle(record)
 
 
 def _json_formatter() -> logging.Formatter:

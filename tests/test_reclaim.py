@@ -285,9 +285,9 @@ def test_renewing_keeps_a_lease_and_leaves_the_delivery_count_alone(any_server: 
     worker = engine.register("w1")
     engine.submit(payload={"text": "x" * 200_000})
     claim = engine.claim_one()
-    time.sleep(0.06)
+    time.sleep(0.6)
     engine.broker.tick(worker, [claim])
-    engine.register("w1", lease_s=0.05)
+    engine.register("w1", lease_s=0.5)
     assert engine.take_back() == 0
     (row,) = any_server.call("XPENDING", engine.keys.stream("default", 5), GROUP, "-", "+", 10)
     assert row[3] == 1

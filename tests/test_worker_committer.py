@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dtq.errors import RedisUnavailable
-from dtq.states import Status
+from dtq.model import ErrorInfo, Outcome
+from dtq.states import Disposition, Status
 from dtq.worker.committer import MAX_BATCH
 from tests.support.workers import Unit
 
@@ -122,3 +123,16 @@ def test_progress_that_could_not_be_written_is_sent_again_while_the_task_runs(un
     unit.run_one()
     assert seen == [True]
     assert unit.broker.named("progress")[-1][2:] == (0.5, "half")
+
+
+def test_the_end_of_a_task_is_told_once_with_the_trace_of_what_nobody_expected(unit, caplog):
+    finish(unit, 2)
+    good, bad = unit.state.holdings.jobs()
+    trace = "  File mine.py\nZeroDivisionError: division by zero\n"
+    error = ErrorInfo("ZeroDivisionError", "division by zero", trace)
+    bad.outcome = Outcome(claim=bad.claim, kind="dead", reason="permanent", error=error, disposition=Disposition.FAILED)
+    unit.commit()
+    (record,) = [record for record in caplog.records if record.name == "dtq.worker.committer"]
+    assert (record.levelname, record.getMessage()) == ("ERROR", "task failed for good: permanent")
+    assert record.stack_info == trace
+    assert good.outcome.kind == "succeed"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from dtq.errors import RedisFull, RedisUnavailable
+from dtq.log import log_with_trace
 from dtq.model import Outcome
 from dtq.states import Status
 from dtq.worker.context import TaskContext
@@ -113,6 +114,9 @@ class Committer(Service):
         if None in answers:
             self._note_refused([job for job, answer in zip(done, answers, strict=True) if answer is None])
         self._count(outcomes)
+        for job, answer in zip(done, answers, strict=True):
+            if answer is not Status.SUCCEEDED or (job.outcome is not None and job.outcome.result_too_large):
+                self._tell(job, answer)
 
     def _commit_singly(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         """Keep one outcome that cannot be recorded from holding up the others: its task runs again after its lease."""
@@ -132,6 +136,23 @@ class Committer(Service):
             self._state.stats.stale += 1
             if not job.lost:  # else it has been said
                 log.warning("the claim was over before its outcome was recorded; nothing was written", extra=ids(job))
+
+    def _tell(self, job: Job, answer: Status | None) -> None:
+        """Log what became of a task that did not simply succeed: one line, once it is recorded."""
+        outcome = job.outcome
+        if outcome is None or answer is None:
+            return
+        extra = ids(job, outcome)
+        if answer in (Status.DEAD_LETTERED, Status.FAILED):
+            unexpected = outcome.error is not None and outcome.reason == "permanent"
+            trace = outcome.error.traceback if outcome.error is not None and unexpected else ""
+            log_with_trace(log, f"task failed for good: {outcome.reason or 'unknown_task_type'}", trace, extra)
+        elif answer is Status.RETRYING:
+            log.warning("task failed, next attempt in %.1f s", outcome.delay_ms / 1000, extra=extra)
+        elif answer is Status.CANCELLED:
+            log.info("task was cancelled", extra=extra)
+        elif outcome.result_too_large:
+            log.warning("the result is larger than DTQ_RESULT_MAX_BYTES and was not kept", extra=extra)
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         stats = self._state.stats

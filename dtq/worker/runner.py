@@ -210,7 +210,6 @@ class Runner:
             return None
         if outcome is not None:
             self._durations.note(job.claim.task_type, outcome.duration_ms / 1000)
-            _tell_failure(job, outcome)
         return outcome
 
     def _judge(self, job: Job, handler: Handler, duration_ms: int) -> Outcome | None:
@@ -222,7 +221,6 @@ class Runner:
             return None
         outcome = verdict.raised(job.claim, handler, error, duration_ms, self._rules, timed_out=guard.timed_out)
         self._durations.note(job.claim.task_type, duration_ms / 1000)
-        _tell_failure(job, outcome)
         return outcome
 
     def _record_defect(self, job: Job, error: BaseException) -> None:
@@ -243,8 +241,3 @@ class Runner:
         if claim.timeout_ms is not None:
             return claim.timeout_ms / 1000
         return self._default_timeout_s if handler.timeout_ms is None else handler.timeout_ms / 1000
-
-
-def _tell_failure(job: Job, outcome: Outcome) -> None:
-    if outcome.kind in ("retry", "dead"):
-        log.warning("task failed: %s", outcome.error.error_class if outcome.error else "", extra=ids(job, outcome))

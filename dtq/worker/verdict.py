@@ -6,6 +6,7 @@ import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 
 from dtq.backoff import Backoff
 from dtq.errors import PermanentError, RedisUnavailable, RetryableError, Snooze, TaskCancelled, TaskTimeout
@@ -29,6 +30,7 @@ MAX_FRAMES = 20
 MAX_CLASS_CHARS = 128
 _LONGEST_DELAY_S = 31_536_000.0
 _MAX_CHAIN = 10
+_CALLER = "dtq.worker.timeouts"
 _CUT = "... (truncated)"
 
 
@@ -213,13 +215,20 @@ def trace_of(error: BaseException) -> str:
         if link is None:
             break
         try:
-            frames = traceback.format_tb(link.__traceback__, limit=-MAX_FRAMES)
+            frames = traceback.format_tb(_handlers_own(link.__traceback__), limit=-MAX_FRAMES)
         except Exception as problem:
             frames = [f"  (frames cannot be shown: {type(problem).__name__})\n"]
         lines.insert(0, "".join(frames) + f"{class_of(link)}: {clean(text_of(link))}\n")
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     text = "\nled to:\n\n".join(lines)
     return _clean_lines(text)
+
+
+def _handlers_own(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frame that called the handler: it is ours, and tells nothing."""
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_globals.get("__name__") == _CALLER:
+        trace = trace.tb_next
+    return trace
 
 
 def clean(text: str, chars: int = MAX_MESSAGE_CHARS, size_bytes: int = MAX_MESSAGE_BYTES) -> str:
