@@ -189,7 +189,9 @@ class Broker:
         alone: whether nothing runs beside it in its worker; may be withdrawn by a second call.
         """
         return bool(
-            self.scripts.run("task_start", id=claim.task_id, claimed_seq=claim.seq, alone="1" if alone else "0")
+            self.scripts.run(
+                "task_start", id=claim.task_id, claimed_seq=claim.seq, worker=worker_id, alone="1" if alone else "0"
+            )
         )
 
     def commit(self, worker_id: str, outcomes: Sequence[Outcome]) -> list[Status | None]:

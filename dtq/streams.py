@@ -48,14 +48,15 @@ class Bell:
 
         Raises Interrupted after `interrupt`, RedisUnavailable.
         """
-        try:
-            return self._read(timeout_s)
-        except CommandError as error:
-            # NOGROUP: a first visit, or a FLUSHALL. UNBLOCKED: a FLUSHALL or DEL under a blocked reader.
-            if error.prefix not in ("NOGROUP", "UNBLOCKED"):
-                raise
-        self._ensure()
-        return self._read(timeout_s)
+        for _ in range(2):
+            try:
+                return self._read(timeout_s)
+            except CommandError as error:
+                # NOGROUP: a first visit, or a FLUSHALL. UNBLOCKED: a FLUSHALL or DEL under a blocked reader.
+                if error.prefix not in ("NOGROUP", "UNBLOCKED"):
+                    raise
+            self._ensure()
+        return True  # it happened twice in one wait: look, and wait again
 
     def _read(self, timeout_s: float) -> bool:
         reply = self._caller.call(

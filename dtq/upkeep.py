@@ -124,8 +124,10 @@ class Upkeep:
         now = time.monotonic()
         if self._started_at is None or (self._server.last_failure or 0) > self._started_at:
             # The server may have just been started, with leases that look ended because nobody could renew them.
-            uptime_s = float(server_info(self._server, "server").get("uptime_in_seconds", "86400"))
-            self._started_at = max(now - uptime_s, self._server.last_failure or now - 86_400)
+            # Its seconds are counted by turns of the clock: 1 may be a moment.
+            uptime_s = max(0.0, float(server_info(self._server, "server").get("uptime_in_seconds", "86400")) - 1)
+            # From this first look after a failure on: who asks rarely fails for the last time long before the end.
+            self._started_at = now - uptime_s if self._server.last_failure is None else now
         return round((now - self._started_at) * 1000)
 
     def _queues(self) -> list[str]:

@@ -425,3 +425,34 @@ def test_the_history_keeps_the_last_fifty_attempts(server: Server) -> None:
     task = engine.task(task_id)
     assert [attempt.number for attempt in task.attempts] == list(range(6, 56))
     assert (task.attempt, task.failures) == (55, 55)
+
+
+def test_a_seq_that_was_given_twice_fences_by_its_worker_too(server: Server) -> None:
+    """A server that lost its last writes, or a restored backup, gives the same seq to two workers."""
+    engine = Engine(server)
+    worker = engine.register("w1")
+    engine.submit()
+    claim = engine.claim_one()
+    server.call("HSET", engine.keys.task(claim.task_id), "worker", "w2")
+    assert engine.broker.commit("w1", [outcome(claim, "succeed")]) == [None]
+    assert engine.broker.hand_back("w1", [claim]) == 0
+    assert not engine.broker.progress("w1", claim, 0.5, "half")
+    assert not engine.broker.start_suspect("w1", claim, True)
+    assert engine.broker.tick(worker, [claim]).lost == {claim.task_id}
+    assert engine.field(claim.task_id, "status") == "running"
+
+
+def test_a_worker_that_came_back_under_its_name_does_not_vouch_for_what_it_does_not_hold(server: Server) -> None:
+    engine = Engine(server)
+    worker = engine.register("w1", lease_s=0.3)
+    engine.submit()
+    claim = engine.claim_one()
+    stream, entry = engine.keys.stream("default", 5), engine.field(claim.task_id, "entry")
+    server.call("XACK", stream, GROUP, entry)
+    server.call("XDEL", stream, entry)
+    time.sleep(0.7)
+    engine.broker.tick(worker, [claim])
+    assert engine.reconcile_all() == 0, "the worker has just said that it holds the task"
+    time.sleep(0.7)
+    assert engine.reconcile_all() == 1, "nobody has said so for two leases"
+    assert engine.field(claim.task_id, "status") == "queued"

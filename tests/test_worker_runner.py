@@ -235,5 +235,6 @@ def test_failures_are_logged_with_their_ids(unit, caplog):
 
     task_id = unit.broker.add("odd")
     unit.run_one()
-    record = next(record for record in caplog.records if record.levelno == logging.WARNING)
+    unit.commit()
+    record = next(record for record in caplog.records if record.levelno == logging.ERROR)
     assert (record.task_id, record.error) == (task_id, "ValueError: so odd")

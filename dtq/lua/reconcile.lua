@@ -12,6 +12,7 @@ Events: TASK_QUEUED, TASK_CANCELLED, TASK_DEAD_LETTERED.
 
 local ids = redis.call('ZRANGE', key.index(queue, status), start, start + limit - 1)
 local repaired, gone = 0, 0
+local longest = tonumber(redis.call('ZREVRANGE', key.leases(), 0, 0, 'WITHSCORES')[2] or 0)
 local scheduled = status == 'pending' or status == 'retrying'
 
 local delivered = {}
@@ -32,7 +33,7 @@ local function was_delivered(stream, entry)
   return tonumber(number) <= tonumber(last_number)
 end
 
-local function in_place(id, band, entry, worker)
+local function in_place(id, band, entry, worker, seen)
   if scheduled then return redis.call('ZSCORE', key.schedule(), id) end
   local stream = key.stream(queue, band)
   if names_entry(entry) and #redis.call('XRANGE', stream, entry, entry) > 0 then
@@ -40,23 +41,26 @@ local function in_place(id, band, entry, worker)
     local pending = redis.pcall('XPENDING', stream, WORKER_GROUP, entry, entry, 1)
     if not pending.err and #pending > 0 then return true end
   end
+  -- a living worker says so in its ticks; one that came back under the name of a dead one does not hold it
   return status == 'running' and worker and redis.call('EXISTS', key.worker(worker)) == 1
+    and now_ms - seen <= 2 * longest
 end
 
 local function put_back(id)
   --[[ Returns whether there was something to repair, and whether the task has left this index by that. ]]
   local record = key.task(id)
-  local band, entry, seq, attempt, created, task_type, worker, available, started, cancel, idem = unpack(redis.call(
-    'HMGET', record, 'priority', 'entry', 'seq', 'attempt', 'created', 'type', 'worker', 'available', 'started',
-    'cancel', 'idem'))
+  local band, entry, seq, attempt, created, task_type, worker, available, started, cancel, idem, held = unpack(
+    redis.call('HMGET', record, 'priority', 'entry', 'seq', 'attempt', 'created', 'type', 'worker', 'available', 'started',
+    'cancel', 'idem', 'held'))
   if not (band and #band == 1 and readable(task_type, seq, created, ' ' .. band .. ' ' .. (attempt or '0') .. ' ' ..
-    (available or '0') .. ' ' .. (started or '0'))) then
+    (available or '0') .. ' ' .. (started or '0') .. ' ' .. (held or '0'))) then
     if entry and band then remove_ticket(queue, band, entry) end
     if scheduled then redis.call('ZREM', key.schedule(), id) end
     bury_unreadable(id, status, queue, band)
     return true, true
   end
-  if in_place(id, band, entry, worker) then return false, false end
+  local seen = math.max(tonumber(started) or 0, tonumber(held) or 0)
+  if in_place(id, band, entry, worker, seen) then return false, false end
   count(queue, task_type, 'reconciled')
   if scheduled then
     schedule(id, available or text(now_ms))
@@ -66,7 +70,7 @@ local function put_back(id)
   if entry then remove_ticket(queue, band, entry) end
   if status == 'running' then
     remember(id, attempt, worker, started, '"o":"lost","m":"the worker was lost, and so was its lease"')
-    redis.call('HDEL', record, 'worker', 'started', 'alone', 'progress')
+    redis.call('HDEL', record, 'worker', 'started', 'alone', 'progress', 'held')
     if cancel == '1' then
       redis.call('HSET', record, 'status', 'cancelled', 'finished', text(now_ms), 'seq', seq + 1)
       finish({ id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,

@@ -11,23 +11,24 @@ Events: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, T
 --@items id claimed_seq kind result result_state delay_ms reason error history duration max_attempts
 
 local FIELDS = { 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem',
-  'failures', 'started', 'error', 'unknown' }
+  'failures', 'started', 'error', 'unknown', 'worker' }
 local tasks, spoilt, tickets, replies, first = {}, {}, {}, {}, {}
 
 -- guards, and what frees memory: the tickets of a band go together
 for at = ITEMS, #ARGV, ITEM do
   --@item at
   local status, seq, queue, band, entry, attempt, created, task_type, cancel, idem, failures, started, old_error,
-    unknown = unpack(redis.call('HMGET', key.task(id), unpack(FIELDS)))
-  if first[id] and seq == claimed_seq then
+    unknown, owner = unpack(redis.call('HMGET', key.task(id), unpack(FIELDS)))
+  local ours = seq == claimed_seq and (not owner or owner == worker)  -- a server that lost writes gives a seq twice
+  if first[id] and ours then
     replies[#replies + 1] = 'again'  -- a claim has one outcome, the first
-  elseif status == 'running' and seq == claimed_seq and not (queue and band and readable(task_type, seq, created,
+  elseif status == 'running' and ours and not (queue and band and readable(task_type, seq, created,
     ' ' .. band .. ' ' .. (attempt or '!') .. ' ' .. (failures or '0') .. ' ' .. (started or '0') .. ' ' ..
     (unknown or '0'))) then
     first[id] = #replies + 1
     spoilt[at] = { status = status, queue = queue or 'default', band = band or '0', entry = entry }
     replies[#replies + 1] = DLQ_ENABLED == 1 and 'dead_lettered' or 'failed'
-  elseif status == 'running' and seq == claimed_seq then
+  elseif status == 'running' and ours then
     first[id] = #replies + 1
     tasks[at] = { id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
       worker = worker, idem = idem, cancel = cancel, failures = tonumber(failures or 0), started = started,
@@ -37,7 +38,7 @@ for at = ITEMS, #ARGV, ITEM do
     if not list then list = {} tickets[stream] = list end
     if names_entry(entry) then list[#list + 1] = entry end
     replies[#replies + 1] = 'open'  -- until it is written, below
-  elseif status and seq == claimed_seq then
+  elseif status and ours then
     replies[#replies + 1] = status  -- this very claim's outcome is recorded: its reply was lost
   else
     replies[#replies + 1] = ''

@@ -12,10 +12,11 @@ local codes = {}
 for at = ITEMS, #ARGV, ITEM do
   --@item at
   local record = key.task(id)
-  local status, seq, queue, band, entry, attempt, created, task_type, cancel, idem = unpack(redis.call(
-    'HMGET', record, 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem'))
+  local status, seq, queue, band, entry, attempt, created, task_type, cancel, idem, owner = unpack(redis.call(
+    'HMGET', record, 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem',
+    'worker'))
   local code = 0
-  if status == 'running' and seq == claimed_seq and queue and band
+  if status == 'running' and seq == claimed_seq and owner == worker and queue and band
     and readable(task_type, seq, created, ' ' .. (attempt or '!')) then  -- else it is left to the reclaim
     if cancel == '1' then
       remove_ticket(queue, band, entry)

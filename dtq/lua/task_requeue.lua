@@ -16,7 +16,8 @@ if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } en
 if not status then return { 'UNKNOWN' } end
 if operation == operation_id then return { 'QUEUED' } end
 if status ~= 'dead_lettered' or discarded == '1' then return { 'WRONG_STATE', status } end
-if not (dead and queue and band and readable(task_type, seq, created, ' ' .. band .. ' ' .. (requeued or '0') .. ' ' .. (ttl or '0'))) then
+if not (dead and queue and band and readable(task_type, seq, created, ' ' .. band .. ' ' ..
+  (requeued or '0') .. ' ' .. (ttl or '0'))) then
   return { 'UNDECODABLE' }
 end
 local target = to_queue ~= '' and to_queue or queue

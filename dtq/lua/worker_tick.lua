@@ -22,10 +22,12 @@ end
 local lost, cancelled = {}, {}
 for at = ITEMS, #ARGV, ITEM do
   --@item at
-  local state, seq, queue, band, entry, cancel = unpack(redis.call('HMGET', key.task(id), 'status', 'seq', 'queue',
-    'priority', 'entry', 'cancel'))
-  if state == 'running' and seq == claimed_seq and queue and band then
-    renew(key.stream(queue, band), entry, worker)
+  local state, seq, queue, band, entry, cancel, owner = unpack(redis.call('HMGET', key.task(id), 'status', 'seq',
+    'queue', 'priority', 'entry', 'cancel', 'worker'))
+  if state == 'running' and seq == claimed_seq and owner == worker and queue and band then
+    if not renew(key.stream(queue, band), entry, worker) then
+      redis.call('HSET', key.task(id), 'held', text(now_ms))  -- its pending entry was deleted: reconcile looks here
+    end
     if cancel == '1' then cancelled[#cancelled + 1] = id end
   else
     lost[#lost + 1] = id

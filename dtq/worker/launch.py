@@ -21,6 +21,7 @@ from dtq.redisio import Server
 from dtq.registry import Registry
 from dtq.settings import Settings
 from dtq.streams import Doorbell, LeaderBell
+from dtq.worker.outage import LONGEST_PAUSE_S, Outage
 from dtq.worker.reload import Reloader
 from dtq.worker.state import WorkerState
 from dtq.worker.supervisor import ExitCode, Supervisor
@@ -97,6 +98,8 @@ def _run(
         concurrency=settings.worker_concurrency,
         max_tasks=options.max_tasks,
         burst=options.burst,
+        # what is held is renewed before anybody takes it: within a third of the lease after Redis is back
+        outage=Outage(longest_pause_s=min(LONGEST_PAUSE_S, settings.visibility_timeout_s / 8)),
     )
     doorbell = Doorbell(server, broker.keys, state.queues)
     leader_bell = LeaderBell(server, broker.keys)

@@ -23,11 +23,15 @@ class Outage:
     """Closed while Redis is away. Whoever comes when a pause is over asks for all; its success lets everybody on."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, uniform: Callable[[], float] = random.random
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[], float] = random.random,
+        longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
         self.away = False
         self._clock = clock
         self._uniform = uniform
+        self._longest_pause_s = longest_pause_s
         self._lock = threading.Lock()
         self._back = threading.Event()
         self._since = 0.0
@@ -73,6 +77,6 @@ class Outage:
             self._back.wait(min(wait_s, 0.2))
 
     def _pause(self, now: float) -> None:
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._pauses, 10))
+        pause_s = min(self._longest_pause_s, FIRST_PAUSE_S * 2.0 ** min(self._pauses, 10))
         self._pauses += 1
         self._next_try = now + pause_s * (1.0 + 0.3 * self._uniform())

@@ -148,6 +148,10 @@ class Runner:
         if job.lost:
             self._state.holdings.remove(job)
             return
+        if time.monotonic() - max(job.claimed_at, self._state.renewed_at) > self._state.lease_s:
+            log.warning("this process stood still: a claim may be over, its task is left to others", extra=ids(job))
+            self._state.holdings.remove(job)
+            return
         if job.cancelled:
             self._finish(job, verdict.cancelled(claim, 0, "the task was cancelled before it started"))
             return

@@ -110,6 +110,8 @@ class WorkerState:
     outage: Outage = field(default_factory=Outage)
     stats: Stats = field(default_factory=Stats)
     started_at: float = field(default_factory=time.time)
+    renewed_at: float = 0.0
+    """When the last tick that succeeded began, monotonic: until then the leases of what was held are certain."""
     quiet: bool = False
     draining: bool = False
     exhausted: bool = False

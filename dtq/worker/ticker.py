@@ -56,11 +56,12 @@ class Ticker(Service):
         claims = [job.claim for job in held]
         tick = self._state.broker.tick(self.info(), claims, lead=not self._state.draining)
         self._state.outage.over()
+        self._take_in(tick, held)
+        self._state.renewed_at = now
         self._state.stats.renewal_lag_s = max(0.0, lag_s)
         interval_s = min(self._interval_s, LEADING_INTERVAL_S) if tick.leader and tick.busy else self._interval_s
         self._due = max(self._due + interval_s, now)
         self.pause_s = max(0.0, self._due - time.monotonic())
-        self._take_in(tick, held)
         for job in self._pool.running():
             if job.context is not None:
                 job.context.send_due_progress(now)

@@ -200,8 +200,8 @@ def lifetime_rules(state: State, settings: Settings) -> list[tuple[str, str]]:
     scope = f"(?:{'|'.join(map(re.escape, live)) or '(?!)'})"
     return [
         (f"stream:{queue}:p[0-9]", f"bounded:{settings.max_queue_depth}"),
-        ("stream:scheduler:wake", "bounded:100"),
-        (f"stream:{queue}:wake", "bounded:100"),
+        ("stream:scheduler:wake", "bounded:170"),
+        (f"stream:{queue}:wake", "bounded:170"),
         ("stream:[^:]+:wake", "ttl"),
         (f"stream:{queue}:parked", "bounded:10"),
         ("stream:dead-letter", f"bounded:{settings.dlq_maxlen}"),

@@ -2,5 +2,6 @@
 the delivery count alone and copies no payload. ]]
 
 local function renew(stream, entry, consumer)
-  redis.pcall('XCLAIM', stream, WORKER_GROUP, consumer, 0, entry, 'JUSTID')
+  local kept = redis.pcall('XCLAIM', stream, WORKER_GROUP, consumer, 0, entry, 'JUSTID')
+  return not kept.err and #kept > 0
 end
