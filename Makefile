@@ -26,7 +26,7 @@ run: $(VENV)/.installed  ## everything on this machine: server, web, worker; Ctr
 	@$(BIN)/flask dtq up $(ARGS)
 
 test: $(VENV)/.installed-dev  ## the tests, with coverage (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest --cov=dtq $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --cov=dtq $(ARGS)
 
 test-long: $(VENV)/.installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)
@@ -71,10 +71,15 @@ $(VENV)/.made:
 	@echo "making $(VENV) with $$("$(PYTHON)" --version)"
 	@rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV) && touch $@
 
-$(VENV)/.installed: requirements.txt | $(VENV)/.made
+# `import dtq` works in any directory for this environment's Python. The path is relative to site-packages.
+$(VENV)/.linked: | $(VENV)/.made
+	@for site in $(VENV)/lib/python*/site-packages; do echo ../../../.. > "$$site/dtq-checkout.pth" || exit 1; done
+	@touch $@
+
+$(VENV)/.installed: requirements.txt | $(VENV)/.made $(VENV)/.linked
 	@echo "installing requirements.txt"
 	@$(PIP_INSTALL) -r requirements.txt && touch $@
 
-$(VENV)/.installed-dev: requirements.txt requirements-dev.txt | $(VENV)/.made
+$(VENV)/.installed-dev: requirements.txt requirements-dev.txt | $(VENV)/.made $(VENV)/.linked
 	@echo "installing requirements-dev.txt"
 	@$(PIP_INSTALL) -r requirements-dev.txt && touch $(VENV)/.installed $@

@@ -12,7 +12,7 @@ from dtq.redisio import Server
 from dtq.states import Disposition, Status
 from tests.conftest import ServerFactory
 from tests.support.dump import dump
-from tests.support.engine import Engine
+from tests.support.engine import Engine, outcome
 from tests.support.invariants import check_invariants
 from tests.support.servers import ServerProcess
 
