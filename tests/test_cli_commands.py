@@ -12,7 +12,7 @@ from dtq.commands import demo as demo_command
 from dtq.commands.status import needs_attention, worth_a_note
 from dtq.settings import load_settings
 from dtq.worker.launch import Options, run_worker
-from tests.support.commands import Commands
+from tests.support.commands import Commands, flask
 
 NO_ID = "0" * 32
 
@@ -127,6 +127,32 @@ def test_get_shows_what_became_of_a_task(commands, worker):
     assert commands.json("get", task_id)["attempts"][0]["error_class"].endswith("RetryableError")
 
 
+def test_get_shows_tracebacks_on_demand_and_says_that_there_are_some(commands):
+    good, bad = (commands.json("submit", *asked)["task_id"] for asked in (
+        ("echo_task",), ("always_fail_task", '{"message": "no\\u001b[2Jluck"}', "--max-attempts", "1"),
+    ))  # fmt: skip
+    commands.work()
+    shown = commands("get", bad)
+    assert "Traceback" not in shown.stdout
+    assert shown.stderr == f"where it failed: flask dtq get {bad} --traceback\n"
+    full = commands("get", bad, "--traceback")
+    assert full.stderr == ""
+    assert full.stdout.startswith(shown.stdout)
+    told = full.stdout.removeprefix(shown.stdout)
+    assert told.startswith("\nattempt 1, ")
+    assert "examples/tasks.py" in told
+    assert "\x1b" not in told
+    assert commands("get", good).stderr == ""
+    assert commands("get", good, "--traceback").stderr == "no traceback is stored\n"
+
+
+@pytest.mark.parametrize("arguments", [("--wait", NO_ID), (NO_ID, "--wait"), (NO_ID, "--wait", "5")])
+def test_get_points_those_who_want_to_wait_to_wait(commands, arguments):
+    result = commands("get", *arguments, code=2)
+    assert "flask dtq task wait TASK_ID" in result.stderr
+    assert "--wait" not in commands("get", "--help").stdout
+
+
 def test_list_filters_pages_and_says_where_it_goes_on(commands):
     ids = [commands.json("submit", "echo_task", "--tag", f"t{n % 2}")["task_id"] for n in range(4)]
     commands("submit", "sleep_task", "--queue", "other", "--delay", "50")
@@ -179,7 +205,7 @@ def test_result_prints_json_or_tells_why_not(commands, server):
     assert commands("task", "result", good).stdout == '{"said": "hällo", "n": 9007199254740993}\n'
     assert commands.json("task", "result", good) == {"task_id": good, "result": given}
     assert commands("task", "result", none).stdout == "{}\n"
-    assert "DTQ_RESULT_MAX_BYTES" in commands("task", "result", large, code=3).stderr
+    assert "DTQ_RESULT_MAX_BYTES and was not kept" in commands("task", "result", large, code=1).stderr
     assert "no result" in commands("task", "result", bad, code=1).stderr
     assert "no result yet" in commands("task", "result", late, code=4).stderr
     for key in server.call("KEYS", "dtq:result:*"):
@@ -286,9 +312,10 @@ def test_status_knows_what_nobody_serves_what_is_full_and_what_is_paused(command
     commands("queue", "pause", "held")
     queues, workers = client.queries.queues(), client.queries.workers()
     (unserved,) = needs_attention(queues, workers, 10_000, "noeviction")
-    assert "1 tasks wait in left" in unserved
+    assert unserved.startswith("1 task waits in left,")
     assert len(needs_attention(queues, workers, 1, "allkeys-lru")) == 1 + 2 + 1
     assert "held is paused" in worth_a_note(queues, workers)[0]
+    assert "`flask dtq queue resume held`" in worth_a_note(queues, workers)[0]
 
 
 def test_the_demo_shows_every_end_that_a_task_can_have(commands, worker, monkeypatch):
@@ -328,6 +355,23 @@ def test_config_check_tells_every_fault_and_warns_about_names(commands, tmp_path
     told = commands.json("config", "check", code=78)
     assert not told["ok"]
     assert len(told["errors"]) == 2
+
+
+def test_config_check_refuses_modules_without_any_handler(commands, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bare_module.py").write_text("x = 1\n")
+    commands.environment["DTQ_TASKS"] = "bare_module"
+    assert "bare_module has no handler" in commands("config", "check", code=78).stderr
+    commands.environment["DTQ_TASKS"] = "bare_module,examples.tasks"
+    result = commands("config", "check")
+    assert "Note: DTQ_TASKS: bare_module adds no handler" in result.stderr
+    assert "echo_task" in result.stdout
+
+
+def test_a_misspelt_name_is_told_once():
+    for arguments in (["config", "check"], ["config", "show"]):
+        _, said = flask(*arguments, environment={"DTQ_API_PRT": "1"}).communicate(timeout=20)
+        assert said.count("DTQ_API_PRT is no setting") == 1
 
 
 def test_wrong_settings_end_every_command_with_78_in_one_line(commands):

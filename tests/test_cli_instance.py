@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dtq.commands import instance as instance_module
 from dtq.commands.instance import AlreadyRunning, Instance
 from dtq.commands.leash import LOOK_INTERVAL_S
 from dtq.errors import ConfigurationError
@@ -79,6 +80,41 @@ def test_a_directory_that_cannot_be_used_is_told_plainly(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="DTQ_DIRECTORY"):
         Instance(tmp_path / "file").take()
+
+
+def test_a_directory_made_for_nothing_is_removed_and_no_other(tmp_path):
+    made = tmp_path / ".dtq"
+    for names in ((), ("data",)):
+        instance = Instance(tmp_path)
+        instance.take()
+        assert instance.take_children()
+        for name in names:
+            (made / name).touch()
+        instance.release()
+        assert made.exists() == bool(names)
+    (made / "data").unlink()
+    instance = Instance(tmp_path)
+    instance.take()
+    assert instance.take_children()
+    instance.release()
+    assert made.exists()  # it was there before
+
+
+def test_a_lock_on_a_file_that_was_removed_meanwhile_counts_for_nothing(tmp_path, monkeypatch):
+    first = Instance(tmp_path)
+    lock = instance_module._lock
+    removals = [tmp_path / ".dtq" / "up.lock"]
+
+    def lock_late(file):
+        if removals:
+            removals.pop().unlink()
+        return lock(file)
+
+    monkeypatch.setattr(instance_module, "_lock", lock_late)
+    first.take()
+    with pytest.raises(AlreadyRunning):
+        Instance(tmp_path).take()
+    first.release()
 
 
 # --- the leash --------------------------------------------------------------------------------------------------------

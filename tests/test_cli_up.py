@@ -6,15 +6,18 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
 import urllib.request
+import venv
 from pathlib import Path
 
 import pytest
 
+from dtq.commands.banner import curl_lines, has_examples
 from dtq.commands.stack import usable_port
 from dtq.errors import ConfigurationError
 from dtq.settings import load_settings
@@ -172,7 +175,7 @@ def test_a_port_that_is_in_use_is_told_before_anything_is_started(tmp_path):
     assert (process.returncode, output) == (78, "")
     assert error.startswith(f"Error: port {port} is in use by another program")
     assert len(error.splitlines()) == 1
-    assert not Path(".dtq/redis.log").exists()
+    assert not Path(".dtq").exists()
 
 
 def test_a_host_that_is_none_of_this_machine_is_told():
@@ -269,9 +272,30 @@ def test_handlers_of_the_directory_are_used_though_dtq_is_elsewhere(up):
     stack.url = stack.facts["url"]
     assert stack.facts["task_types"] == ["greet"]
     assert stack.run_task("greet", queue="mail")["result"] == "hello"
+    assert "has no handler" not in stack.log
     stack.interrupt()
     assert stack.end() == 0
     assert "worker | in the handler" in stack.log
+
+
+def test_a_module_without_any_handler_is_warned_about(up, wait_until):
+    Path("mine.py").write_text("from dtq import task\n")
+    stack = up("--json", DTQ_TASKS="mine").ready()
+    wait_until(lambda: "warning: DTQ_TASKS=mine has no handler" in stack.log, what="the warning")
+    stack.interrupt()
+    assert stack.end() == 0
+
+
+def test_the_first_words_offer_nothing_that_would_fail():
+    """Without the examples there is no payload that is known to be right."""
+    url, own = "http://here", {"env_file": None, "tasks": "mine"}
+    lines = curl_lines(url, ["greet"], load_settings(**own))
+    assert [line.startswith("#") for line in lines] == [True, True, False]
+    assert '"task_type": "greet", "payload": {}' in lines[1]
+    assert len(curl_lines(url, [], load_settings(**own))) == 1
+    for mine, examples in (("mine", False), ("mine, examples.tasks", True)):
+        assert has_examples(load_settings(env_file=None, tasks=mine)) is examples
+    assert '"echo_task"' in curl_lines(url, [], load_settings(env_file=None))[0]
 
 
 def test_handlers_that_cannot_be_loaded_end_it_with_78(up):
@@ -333,3 +357,16 @@ def test_log_lines_stay_json_where_that_is_wanted(up):
 def test_make_run_is_this_command():
     recipe = (PROJECT / "Makefile").read_text()
     assert "flask dtq up" in recipe
+
+
+def test_make_lets_scripts_elsewhere_import_the_project(tmp_path):
+    checkout = tmp_path / "check out"
+    shutil.copytree(PROJECT / "dtq", checkout / "dtq", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "Makefile", checkout)
+    venv.create(checkout / ".venv", with_pip=False)
+    (checkout / ".venv" / ".made").touch()
+    subprocess.run(["make", ".venv/.linked"], cwd=checkout, check=True, timeout=20)
+    script = "import importlib.util as u; print(u.find_spec('dtq').origin)"
+    python = checkout / ".venv" / "bin" / "python"
+    said = subprocess.run([python, "-P", "-c", script], capture_output=True, text=True, timeout=20, check=True).stdout
+    assert Path(said.strip()).samefile(checkout / "dtq" / "__init__.py")

@@ -48,7 +48,7 @@ def clone(tmp_path):
     (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     for name in ("flask", "python"):
         (programs / name).chmod(0o755)
-    for name in (".made", ".installed", ".installed-dev"):
+    for name in (".made", ".linked", ".installed", ".installed-dev"):
         (directory / ".venv" / name).touch()
     return directory
 
@@ -116,7 +116,7 @@ def check(said):
     assert "all 10 went as told" in shown
     assert "all is well" in shown
     assert '"fibonacci": "2880067194370816120"' in shown
-    assert output_of("with dtq.Client()").startswith("{'hello': 'world'}")
+    assert output_of("with dtq.Client()") == "succeeded {'hello': 'world'}\n\n"
     assert '"greeting": "hello world"' in output_of("task run greet")
     greeted = output_of('"moon"}')
     assert '"result":{"greeting":"hello moon","attempt":2}' in greeted

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +10,12 @@ from typing import Any
 import click
 
 from dtq import __version__
+from dtq.commands.console import program
 from dtq.log import escape
 from dtq.model import WorkerInfo
 from dtq.settings import Settings
+
+EXAMPLES = "examples.tasks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,11 @@ class Running:
     workers: Sequence[WorkerInfo]
     task_types: Sequence[str]
     pids: dict[str, int | None]
+
+    @property
+    def own_types(self) -> list[str]:
+        """Task types of these workers; `task_types` are those of all on this Redis."""
+        return sorted({name for worker in self.workers for name in worker.task_types})
 
     def as_json(self) -> dict[str, Any]:
         """Return it for scripts."""
@@ -54,7 +59,6 @@ def _lines(running: Running, settings: Settings) -> Iterable[str]:
     def row(name: str, text: str) -> str:
         return f"  {click.style(name.ljust(8), bold=True)}{text}"
 
-    flask = flask_command()
     yield ""
     yield click.style(f"dtq {__version__} is running in {running.directory} (pid {os.getpid()})", fg="green", bold=True)
     yield row("web", f"{running.url}/   its API: {running.url}/api/v1/openapi.json")
@@ -62,43 +66,37 @@ def _lines(running: Running, settings: Settings) -> Iterable[str]:
     yield row("redis", running.redis)
     yield ""
     yield "Submit a task, and look at the last ones:"
-    yield from (f"  {line}" for line in curl_lines(running.url, running.task_types, settings))
+    yield from (f"  {line}" for line in curl_lines(running.url, running.own_types, settings))
     yield "See more of it, and how it is going:"
-    yield f"  {flask} dtq demo"
-    yield f"  {flask} dtq status"
+    if has_examples(settings):
+        yield f"  {program()} dtq demo"
+    yield f"  {program()} dtq status"
     yield "Ctrl-C stops everything in order."
     yield ""
 
 
+def has_examples(settings: Settings) -> bool:
+    """Whether the worker has the handlers that the demo is made of."""
+    return EXAMPLES in (name.strip() for name in settings.tasks.split(","))
+
+
 def curl_lines(url: str, task_types: Sequence[str], settings: Settings) -> list[str]:
-    """Return commands that work as they are printed."""
+    """Return commands that work as they are printed; what needs to be filled in is a comment."""
     key = ' -H "X-API-Key: $DTQ_API_KEY"'
     to_write = key if settings.protect in ("writes", "all") else ""
     to_read = key if settings.protect == "all" else ""
-    task_type = "echo_task" if "echo_task" in task_types or not task_types else task_types[0]
-    payload = '{"hello": "world"}' if task_type == "echo_task" else "{}"
     queue = "" if "default" in settings.queues else f', "queue": "{settings.queues[0]}"'
-    body = f'{{"task_type": "{task_type}", "payload": {payload}, "priority": 9{queue}}}'
-    return [
-        f"curl -s {url}/api/v1/tasks -H 'Content-Type: application/json'{to_write} -d '{body}'",
-        f"curl -s '{url}/api/v1/tasks?limit=5'{to_read}",
-    ]
 
+    def submit(task_type: str, payload: str) -> str:
+        body = f'{{"task_type": "{task_type}", "payload": {payload}, "priority": 9{queue}}}'
+        return f"curl -s {url}/api/v1/tasks -H 'Content-Type: application/json'{to_write} -d '{body}'"
 
-def flask_command() -> str:
-    """Return what runs `flask` for this application from the current directory, as short as it can be."""
-    program, found = sys.argv[0], shutil.which("flask")
-    if os.path.basename(program) == "__main__.py":
-        words = [sys.executable, "-m", "flask"]
-    elif found is not None and os.path.realpath(found) == os.path.realpath(program):
-        words = ["flask"]
-    else:
-        near = os.path.relpath(program)
-        words = [program if near.startswith("..") else near]
-    application = getattr(click.get_current_context().find_root().obj, "app_import_path", None)
-    if application and application != os.environ.get("FLASK_APP"):
-        words += ["--app", application]
-    return shlex.join(words)
+    lines = []
+    if has_examples(settings):
+        lines.append(submit("echo_task", '{"hello": "world"}'))
+    elif task_types:
+        lines += [f"# with the payload that {task_types[0]} takes:", f"# {submit(task_types[0], '{}')}"]
+    return [*lines, f"curl -s '{url}/api/v1/tasks?limit=5'{to_read}"]
 
 
 def _worker(running: Running) -> str:

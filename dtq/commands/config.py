@@ -14,8 +14,10 @@ from dtq.errors import ConfigurationError
 from dtq.fields import shown, variable
 from dtq.log import escape
 from dtq.redisio import Server
-from dtq.registry import default
+from dtq.registry import TaskFunction, default
 from dtq.settings import Settings
+
+log = logging.getLogger("dtq.config")
 
 
 @click.group("config", cls=Group)
@@ -79,11 +81,39 @@ def _look() -> tuple[list[str], list[str]]:
             faults.append(escape(error.message))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as the worker does
-    try:
-        default.load(chosen.tasks)
-    except ConfigurationError as error:
-        faults.append(escape(error.message))
-    return faults, list(default.names())
+    return _look_at_tasks(chosen.tasks, faults)
+
+
+def _look_at_tasks(modules: str, faults: list[str]) -> tuple[list[str], list[str]]:
+    """Load the modules, each by itself; return the faults with theirs, and the task types."""
+    types: set[str] = set()
+    bare = []
+    for name in [part.strip() for part in modules.split(",") if part.strip()] or [""]:
+        try:
+            found = _types_of(name)
+        except ConfigurationError as error:
+            faults.append(escape(error.message))
+        else:
+            types.update(found)
+            if not found:
+                bare.append(escape(name))
+    if bare and not types:
+        has = "has" if len(bare) == 1 else "have"
+        faults.append(f"DTQ_TASKS: {', '.join(bare)} {has} no handler: put @task before a function in it")
+    elif bare:  # it may be there to prepare something for the others
+        log.warning("DTQ_TASKS: %s adds no handler", ", ".join(bare))
+    return faults, sorted(types)
+
+
+def _types_of(name: str) -> set[str]:
+    """Return the task types that a module defines, imports, or has others register."""
+    before = set(default.names())
+    default.load(name)
+    there = {value.handler.name for value in vars(sys.modules[name]).values() if isinstance(value, TaskFunction)}
+    own = {
+        one.name for one in default.handlers.values() if f"{getattr(one.fn, '__module__', '')}.".startswith(f"{name}.")
+    }
+    return there | own | (set(default.names()) - before)
 
 
 class _Warnings(logging.Handler):

@@ -7,6 +7,8 @@ import importlib
 import json
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -162,6 +164,31 @@ def on_terminal() -> bool:
 def json_option(command: F) -> F:
     """Add `--json`, as the parameter `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")(command)
+
+
+def program() -> str:
+    """Return what runs `flask` for this application from the current directory, as short as it can be."""
+    context = click.get_current_context(silent=True)
+    script = None if context is None else context.find_root().obj
+    if script is None or not hasattr(script, "app_import_path"):  # not called by the program `flask`
+        return "flask"
+    called, found = sys.argv[0], shutil.which("flask")
+    if os.path.basename(called) == "__main__.py":
+        words = [sys.executable, "-m", "flask"]
+    elif found is not None and os.path.realpath(found) == os.path.realpath(called):
+        words = ["flask"]
+    else:
+        near = os.path.relpath(called)
+        words = [called if near.startswith("..") else near]
+    application = script.app_import_path
+    if application and application != os.environ.get("FLASK_APP"):
+        words += ["--app", application]
+    return shlex.join(words)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: `1 task`, `2 tasks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dtq.commands.console import Exit, Failure, actor, connect, duration, json_option, on_terminal, print_json
+from dtq.commands.console import (
+    Exit,
+    Failure,
+    actor,
+    connect,
+    duration,
+    json_option,
+    on_terminal,
+    print_json,
+    program,
+)
 from dtq.commands.tables import STATUS_COLOURS, cut, table_width
 from dtq.log import escape
 from dtq.model import Task, dumps
@@ -68,7 +78,7 @@ def demo(as_json: bool) -> None:
     client = connect()
     known = client.queries.handlers()
     if not known:
-        raise Failure("no worker is running: start everything with `flask dtq up`, then try again", Exit.FAILED)
+        raise Failure(f"no worker is running: start everything with `{program()} dtq up`, then try again", Exit.FAILED)
     acts = [act for act in ACTS if act.task_type in known]
     if not acts:
         raise Failure("no worker has the tasks of the demo: start one with DTQ_TASKS=examples.tasks", Exit.FAILED)
@@ -85,7 +95,7 @@ def demo(as_json: bool) -> None:
     if not as_told:
         raise Failure("not all tasks ended as they should", Exit.FAILED)
     if not as_json:
-        click.echo(f"\nall {len(tasks)} went as told; look at one: flask dtq task get {ids[-1]}")
+        click.echo(f"\nall {len(tasks)} went as told; look at one: {program()} dtq task get {ids[-1]}")
 
 
 def _submit(client: Client, act: Act, queue: str) -> str:

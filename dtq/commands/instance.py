@@ -18,6 +18,8 @@ from typing import Any
 
 from dtq.errors import ConfigurationError, DtqError
 
+OPEN_ATTEMPTS = 10
+
 
 class AlreadyRunning(DtqError):
     """Another `up` runs in this directory; `context["facts"]` is what it has written about itself."""
@@ -31,25 +33,23 @@ class Instance:
     def __init__(self, directory: Path) -> None:
         """directory: where `.dtq/` is made."""
         self.directory = directory.resolve() / ".dtq"
+        self._made = False
+        """Whether `take` has made the directory."""
         self._up: FileIO | None = None
         self._children: FileIO | None = None
 
     def take(self) -> None:
         """Become the one. Raises AlreadyRunning, ConfigurationError when the directory cannot be used."""
-        up = _open(self.directory / "up.lock")
-        if not _lock(up):
-            up.close()
+        self._made = not self.directory.exists()
+        up = _locked(self.directory / "up.lock")
+        if up is None:
             raise AlreadyRunning("flask dtq up runs here already", facts=self.facts())
         self._up = up
 
     def take_children(self) -> bool:
         """Take the lock that children inherit. False: those that an `up` before has left still run."""
-        children = _open(self.directory / "children.lock")
-        if not _lock(children):
-            children.close()
-            return False
-        self._children = children
-        return True
+        self._children = _locked(self.directory / "children.lock")
+        return self._children is not None
 
     @property
     def children_fd(self) -> int:
@@ -73,14 +73,38 @@ class Instance:
             fresh.replace(self.directory / "up.json")
 
     def release(self) -> None:
-        """Free the locks. Idempotent."""
+        """Free the locks, and leave no directory that nothing but this was made for. Idempotent."""
         if self._up is not None:
             with contextlib.suppress(OSError):
                 (self.directory / "up.json").unlink(missing_ok=True)
+                if self._made and self._children is not None:
+                    self._remove_if_empty()
             self._up.close()
         if self._children is not None:
             self._children.close()
         self._up = self._children = None
+
+    def _remove_if_empty(self) -> None:
+        """Remove the directory when only our locks are in it. Both are held: whoever waits for one opens it anew."""
+        names = ("up.lock", "children.lock")
+        if set(os.listdir(self.directory)) == set(names):
+            for name in names:
+                (self.directory / name).unlink()
+            self.directory.rmdir()
+
+
+def _locked(path: Path) -> FileIO | None:
+    """Return the open file with its lock; None: another process holds it. Raises ConfigurationError."""
+    for _ in range(OPEN_ATTEMPTS):
+        file = _open(path)
+        if not _lock(file):
+            file.close()
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # removed between the two by one that left: its lock is worth nothing
+    raise ConfigurationError(f"{path} is removed again and again; set DTQ_DIRECTORY to a directory of yours")
 
 
 def _open(path: Path) -> FileIO:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dtq.commands.console import Exit, connect, duration, json_option, print_json, redis_now
+from dtq.commands.console import Exit, connect, counted, duration, json_option, print_json, program, redis_now
 from dtq.commands.queues import print_queues
 from dtq.commands.workers import print_workers
 from dtq.model import WorkerInfo
@@ -63,13 +63,14 @@ def needs_attention(
     found = []
     served = {queue for worker in workers if worker.state == "running" for queue in worker.queues}
     if not workers:
-        found.append("no worker is running: start one with `flask dtq worker run`")
+        found.append(f"no worker is running: start one with `{program()} dtq worker run`")
     for queue in queues:
         waiting = queue.counts[Status.QUEUED]
         if workers and waiting and not queue.paused and queue.queue not in served:
-            found.append(f"{waiting} tasks wait in {queue.queue}, which no running worker serves (DTQ_QUEUES)")
+            wait = f"{counted(waiting, 'task')} {'waits' if waiting == 1 else 'wait'}"
+            found.append(f"{wait} in {queue.queue}, which no running worker serves (DTQ_QUEUES)")
         if queue.depth >= FULL_SHARE * max_depth:
-            found.append(f"{queue.queue} holds {queue.depth} tasks and refuses more at {max_depth}")
+            found.append(f"{queue.queue} holds {counted(queue.depth, 'task')} and refuses more at {max_depth}")
     if eviction_policy not in ("noeviction", "unknown"):
         found.append(f"Redis evicts keys when its memory is full (maxmemory-policy {eviction_policy}): set noeviction")
     return found
@@ -80,15 +81,16 @@ def worth_a_note(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> 
     found = []
     for queue in queues:
         if queue.paused:
-            found.append(f"{queue.queue} is paused by {queue.paused.get('by', '?')}: `flask dtq queue resume` opens it")
+            by = queue.paused.get("by", "?")
+            found.append(f"{queue.queue} is paused by {by}: `{program()} dtq queue resume {queue.queue}` opens it")
         elif (queue.oldest_waiting_s or 0) > LONG_WAIT_S:
             found.append(f"the oldest task in {queue.queue} has waited for {duration(queue.oldest_waiting_s)}")
     dead = sum(queue.counts[Status.DEAD_LETTERED] for queue in queues)
     if dead:
-        found.append(f"{dead} dead letter{'s' if dead > 1 else ''}: `flask dtq dlq list`")
+        found.append(f"{counted(dead, 'dead letter')}: `{program()} dtq dlq list`")
     found += [f"worker {one.worker_id} is {one.state}" for one in workers if one.state != "running"]
     found += [
-        f"worker {one.worker_id} has written off {one.abandoned_threads} threads"
+        f"worker {one.worker_id} has written off {counted(one.abandoned_threads, 'thread')}"
         for one in workers
         if one.abandoned_threads
     ]

@@ -20,11 +20,13 @@ from dtq.commands.console import (
     duration,
     json_option,
     print_json,
+    program,
     redis_now,
     when,
 )
 from dtq.commands.tables import Column, print_pairs, print_table
 from dtq.errors import InvalidTask
+from dtq.log import escape
 from dtq.model import Task
 from dtq.queries import MAX_PAGE, TaskFilter
 from dtq.states import Status
@@ -116,21 +118,42 @@ def moment(text: str) -> datetime:
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
+def _point_to_wait(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(f"get shows a task as it is now; to wait for its end: {program()} dtq task wait TASK_ID")
+
+
 @task.command("get")
 @click.argument("task_id", callback=checked_id)
+@click.option("--traceback", is_flag=True, help="Also where each attempt failed.")
+@click.option("--wait", is_flag=False, flag_value="", hidden=True, is_eager=True, expose_value=False,
+              callback=_point_to_wait)  # fmt: skip
 @json_option
-def get(task_id: str, as_json: bool) -> None:
-    """Show a task: what it is, what became of it, each attempt."""
+def get(task_id: str, traceback: bool, as_json: bool) -> None:
+    """Show a task: what it is, what became of it, each attempt. --json has everything, tracebacks too."""
     client = connect()
     found = client.get(task_id)
     if as_json:
         print_json(found.as_json())
-    else:
-        print_task(found, redis_now(client))
+        return
+    print_task(found, redis_now(client), hint=not traceback)
+    if traceback:
+        _print_tracebacks(found)
 
 
-def print_task(shown: Task, now: float) -> None:
-    """Write a task for people."""
+def _print_tracebacks(shown: Task) -> None:
+    stored = [attempt for attempt in shown.attempts if attempt.traceback]
+    for attempt in stored:
+        click.echo()
+        click.secho(f"attempt {attempt.number}, {attempt.outcome}:", bold=True)
+        for line in (attempt.traceback or "").splitlines():
+            click.echo(f"  {escape(line)}".rstrip())
+    if not stored:
+        click.echo("no traceback is stored", err=True)
+
+
+def print_task(shown: Task, now: float, *, hint: bool = True) -> None:
+    """Write a task for people. hint: whether to say, on stderr, how to see its tracebacks when it has some."""
     progress = shown.progress or {}
     error = shown.error or {}
     print_pairs(
@@ -185,6 +208,8 @@ def print_task(shown: Task, now: float) -> None:
             ],
             empty="no attempt has ended yet",
         )
+    if hint and any(attempt.traceback for attempt in shown.attempts):
+        click.echo(f"where it failed: {program()} dtq get {shown.task_id} --traceback", err=True)
 
 
 def _result_text(shown: Task) -> str | None:
@@ -251,7 +276,7 @@ def wait(task_id: str, timeout: float, as_json: bool) -> None:
 @click.argument("task_id", callback=checked_id)
 @json_option
 def result(task_id: str, as_json: bool) -> None:
-    """Print what a task returned, as JSON. Exit status: 1 it failed, 3 the result is gone, 4 it has not ended."""
+    """Print what a task returned, as JSON. Exit status: 1 it failed or was too large to keep, 3 gone, 4 not ended."""
     found = connect().get(task_id)
     if not found.terminal:
         raise Failure(f"task {task_id} is {found.status}: it has no result yet", Exit.WRONG_STATE)
@@ -260,7 +285,10 @@ def result(task_id: str, as_json: bool) -> None:
     if found.result_state == "expired":
         raise Failure(f"the result of task {task_id} was kept for DTQ_RESULT_RETENTION_S and is gone", Exit.NOT_FOUND)
     if found.result_state == "too_large":
-        raise Failure(f"the result of task {task_id} was larger than DTQ_RESULT_MAX_BYTES: not kept", Exit.NOT_FOUND)
+        raise Failure(
+            f"task {task_id} succeeded, but what it returned was larger than DTQ_RESULT_MAX_BYTES and was not kept",
+            Exit.FAILED,
+        )
     print_json({"task_id": task_id, "result": found.result} if as_json else found.result)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from dtq.commands.banner import Running, print_banner
-from dtq.commands.console import Exit, Failure, json_option, print_json, settings
+from dtq.commands.console import Exit, Failure, json_option, print_json, program, settings
 from dtq.commands.instance import AlreadyRunning, Instance
 from dtq.commands.stack import programs, url_of, usable_port, web_answers
 from dtq.commands.supervise import Supervisor
@@ -165,6 +165,9 @@ class Up:
         else:
             print_banner(running, self._settings, colour=self._voice.colour)
         sys.stdout.flush()
+        if running.workers and not running.own_types:
+            told = f"DTQ_TASKS={self._settings.tasks} has no handler: nothing can be run"
+            self._voice.say("up", escape(f"warning: {told}; `{program()} dtq config check` looks again"))
 
 
 class Redis:
