@@ -17,7 +17,7 @@ ARGS ?=
 SECONDS ?= 120
 SEED ?=
 
-.PHONY: help run test test-long chaos bench lint fmt docs requirements clean
+.PHONY: help run test coverage test-long chaos bench lint fmt docs requirements clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -25,8 +25,11 @@ help:  ## this list
 run: $(VENV)/.installed  ## everything on this machine: server, web, worker; Ctrl-C stops it
 	@$(BIN)/flask dtq up $(ARGS)
 
-test: $(VENV)/.installed-dev  ## the tests, with coverage (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -n 2 --cov=dtq $(ARGS)
+test: $(VENV)/.installed-dev  ## the tests (ARGS="-k name" for some of them)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+coverage: $(VENV)/.installed-dev  ## the tests, with coverage
+	@$(BIN)/python -m pytest --cov=dtq $(ARGS)
 
 test-long: $(VENV)/.installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)

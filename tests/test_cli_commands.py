@@ -368,10 +368,11 @@ def test_config_check_refuses_modules_without_any_handler(commands, tmp_path, mo
     assert "echo_task" in result.stdout
 
 
-def test_a_misspelt_name_is_told_once():
-    for arguments in (["config", "check"], ["config", "show"]):
-        _, said = flask(*arguments, environment={"DTQ_API_PRT": "1"}).communicate(timeout=20)
-        assert said.count("DTQ_API_PRT is no setting") == 1
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_misspelt_name_is_told_once(command):
+    with flask("config", command, environment={"DTQ_API_PRT": "1"}) as process:
+        _, said = process.communicate(timeout=50)
+    assert said.count("DTQ_API_PRT is no setting") == 1
 
 
 def test_wrong_settings_end_every_command_with_78_in_one_line(commands):
