@@ -111,6 +111,9 @@ def test_warnings_of_libraries_are_lines_too(configured: Callable[..., Written])
     written = configured()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        logging.captureWarnings(
+            False
+        )  # who captured before, outside of this block, would make the next line do nothing
         logging.captureWarnings(True)
         warnings.warn("old\nway", stacklevel=1)
     assert len(written()) == 1
