@@ -8,6 +8,7 @@ when that takes too long, the thread is written off.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import threading
@@ -25,6 +26,10 @@ LONGEST_WAIT_S = 5.0
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _set_async_exc.restype = ctypes.c_int
+
+
+class _Settled(BaseException):
+    """Raised in a guard's thread by itself, and caught at once."""
 
 
 class Guard:
@@ -145,8 +150,20 @@ class Guard:
     def _disarm(self) -> None:
         with self._lock:
             self._armed = False
-            if self._pending:
-                _set_async_exc(self._thread_id, ctypes.py_object())  # NULL takes back what has not risen yet
+        if self._pending:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take back what has not risen yet, in the guard's own thread: by one that takes its place and rises at once.
+
+        Setting NULL would take it back too, but CPython 3.11 then keeps its flag raised: every thread would stop at
+        every step to look for an exception that is not there, and under a tracer would never get any further.
+        """
+        self._pending = False
+        with contextlib.suppress(_Settled):
+            _set_async_exc(self._thread_id, _Settled)
+            while True:  # it rises at the first turn
+                pass
 
 
 class Watchdog(Service):
