@@ -16,6 +16,7 @@ import jsonschema
 from dtq.broker import Broker, Replay
 from dtq.embedded import EmbeddedServer
 from dtq.errors import DtqError, InvalidTask, TaskNotFound, UnknownTaskType
+from dtq.events import EventReader
 from dtq.model import HandlerPolicy, Task, dumps
 from dtq.queries import Page, Queries, TaskFilter
 from dtq.redisio import Server
@@ -47,6 +48,8 @@ class Client:
         self.server = Server.connect(address, max_connections=max_connections, namespace=self.settings.namespace)
         self.broker = Broker(self.server, self.settings)
         self.queries = Queries(self.server, self.settings)
+        self.events = EventReader(self.server, self.settings)
+        """What happens, as it happens: see `dtq.events`."""
         self._limits = SubmissionLimits.from_settings(self.settings)
         self._published = _Published(self.queries)
 
@@ -65,6 +68,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; the embedded server stops when this was its last user."""
+        self.events.close()
         self.server.close()
         if self._embedded is not None:
             self._embedded.release()
