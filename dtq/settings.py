@@ -29,6 +29,7 @@ _YEAR_S = 365 * _DAY_S
 _MIB = 1024 * 1024
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _MODULES = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(,[^\W\d]\w*(\.[^\W\d]\w*)*)*")
+_HOST = re.compile(r"\.?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 _WORKER_ID = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
 _SCHEMES = ("redis", "rediss", "unix", "memory", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 _SECRETS = frozenset({"api_key", "secret_key"})
@@ -107,7 +108,7 @@ class Settings(BaseSettings):
         repr=False,
     )
     api_keys_file: str = setting(
-        "A file of several keys with names and roles. Not there yet: leave it unset.",
+        "A file of several keys with names and roles, made by `flask dtq key create`; changes count within a second.",
         "",
         allowed="a path",
         auto="unset",
@@ -116,12 +117,25 @@ class Settings(BaseSettings):
         "What needs a key: destructive calls, submitting too, or reading too.", "destructive"
     )
     secret_key: str = setting(
-        "Signs the sessions of the dashboard. Several web hosts must share one. Not in effect yet.",
+        "Signs the sessions of the dashboard. Several web hosts must share one.",
         "",
         allowed="at least 16 characters",
         auto="one of its own, kept in `.dtq/`",
         pattern=r"^(?s:.{16,})?$",
         repr=False,
+    )
+
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = setting(
+        "The names by which the web server may be called (the Host header); one that begins with a dot: all below it.",
+        (),
+        allowed="host names without ports, separated by commas",
+        auto="any; without keys and on loopback only those of this machine",
+    )
+    trusted_proxies: int = setting(
+        "Reverse proxies in front of the web server, whose X-Forwarded-For, -Proto and -Host are believed.",
+        0,
+        ge=0,
+        le=10,
     )
 
     # Worker
@@ -271,7 +285,14 @@ class Settings(BaseSettings):
             raise ValueError
         return text
 
-    @field_validator("queues", mode="before")
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _host_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(_HOST.fullmatch(host) for host in hosts):
+            raise ValueError
+        return tuple(host.lower() for host in hosts)
+
+    @field_validator("queues", "allowed_hosts", mode="before")
     @classmethod
     def _split(cls, given: Any) -> Any:
         return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
@@ -332,7 +353,7 @@ class Settings(BaseSettings):
                 "answer requests; allowed: less than that"
             )
         if self.protect != "destructive" and not (self.api_key or self.api_keys_file):
-            faults.append(f"DTQ_PROTECT={self.protect} needs a key: set DTQ_API_KEY")
+            faults.append(f"DTQ_PROTECT={self.protect} needs a key: set DTQ_API_KEY or DTQ_API_KEYS_FILE")
         faults += self._not_there_yet()
         if faults:
             raise ValueError("\n".join(faults))
@@ -341,8 +362,6 @@ class Settings(BaseSettings):
     def _not_there_yet(self) -> list[str]:
         """What would look like protection and be none is refused, not ignored."""
         faults = []
-        if self.api_keys_file:
-            faults.append("DTQ_API_KEYS_FILE is not there yet: set DTQ_API_KEY, or unset it")
         if self.durable_writes:
             faults.append("DTQ_DURABLE_WRITES=true is not there yet; allowed: false")
         if self.serve != "all":
@@ -353,6 +372,12 @@ class Settings(BaseSettings):
     def backoff(self) -> Backoff:
         """How long a task waits between attempts."""
         return Backoff(base_s=self.retry_base_delay, max_s=self.retry_max_delay, jitter=self.retry_jitter)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether the web server listens for programs of this machine only."""
+        host = self.api_host.strip("[]").lower()
+        return host in ("localhost", "::1") or host.startswith("127.")
 
     @property
     def safe_redis_url(self) -> str:

@@ -7,6 +7,8 @@ import json
 import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +18,11 @@ from typing import Any
 import pytest
 
 from dtq.redisio import Server
+from tests.support import PROJECT
 from tests.support.servers import ServerProcess
 from tests.support.web_server import WebServer, running_web
 
-POST = b"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST = b"POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +224,31 @@ def test_a_wrong_setting_is_told_in_a_line(server: Server) -> None:
     try:
         assert web.process.wait(20) == 1
         assert "DTQ_WEB_THREADS=many" in web.log
+        assert "Traceback" not in web.log
+    finally:
+        web.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "warned"), [("0.0.0.0", "", True), ("127.0.0.1", "", False), ("0.0.0.0", "s3cret", False)]
+)
+def test_a_server_that_is_open_to_others_says_so_when_it_starts(host: str, key: str, warned: bool) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"from dtq.web import gunicorn_conf; gunicorn_conf._warn_if_open([{host!r}])"],
+        env={**os.environ, "DTQ_API_KEY": key, "DTQ_REDIS_URL": "memory://", "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert ("open to everybody who reaches 0.0.0.0" in ended.stderr) == warned
+
+
+def test_a_file_of_keys_that_cannot_be_used_is_told_in_a_line(server: Server) -> None:
+    web = WebServer(server.safe_url, api_keys_file="/does/not/exist")
+    try:
+        assert web.process.wait(20) == 1
+        assert "/does/not/exist" in web.log
         assert "Traceback" not in web.log
     finally:
         web.close()

@@ -22,8 +22,6 @@ from dtq.web.schemas import Problem, QueueAnswer, QueueList, ReadyAnswer, TaskAn
 from tests.support.servers import ServerProcess
 from tests.support.web import Api, running_api
 
-KEY = {"X-API-Key": "s3cret"}
-
 
 @pytest.fixture
 def api(server: Server) -> Iterator[Api]:
@@ -253,53 +251,6 @@ def test_a_dead_letter_is_queued_again_elsewhere_if_so_asked(api: Api) -> None:
     task = TaskAnswer.model_validate_json(response.data)
     assert (task.status, task.queue, task.priority, task.attempt, task.requeued) == ("queued", "second", 9, 0, 1)
     assert code(api.http.post("/api/v1/dlq/nonsense/requeue")) == (404, "TASK_NOT_FOUND")
-
-
-# --- keys -------------------------------------------------------------------------------------------------------------
-
-READS = ["/api/v1/tasks", "/api/v1/queues", "/api/v1/workers", "/api/v1/queue/default"]
-WRITES = ["/api/v1/tasks", "/api/v1/tasks/batch"]
-DESTRUCTIVE = [
-    "/api/v1/tasks/" + "0" * 32 + "/cancel",
-    "/api/v1/queues/default/pause",
-    "/api/v1/queue/default/resume",
-    "/api/v1/dlq/" + "0" * 32 + "/requeue",
-]
-
-
-@pytest.mark.parametrize(
-    ("protect", "closed"),
-    [("destructive", DESTRUCTIVE), ("writes", DESTRUCTIVE + WRITES), ("all", DESTRUCTIVE + WRITES + READS)],
-)
-def test_a_key_is_asked_for_where_it_is_set_to_be(server: Server, protect: str, closed: list[str]) -> None:
-    with running_api(server.safe_url, api_key="s3cret", protect=protect) as api:
-        calls = [("GET", path) for path in READS] + [("POST", path) for path in WRITES + DESTRUCTIVE]
-        for method, path in calls:
-            missing = api.http.open(path, method=method)
-            wrong = api.http.open(path, method=method, headers={"X-API-Key": "s3cres"})
-            right = api.http.open(path, method=method, headers=KEY)
-            is_closed = path in closed and (method == "POST" or path not in WRITES or protect == "all")
-            if is_closed:
-                assert code(missing) == (401, "API_KEY_MISSING"), path
-                assert "WWW-Authenticate" in missing.headers
-                assert code(wrong) == (403, "API_KEY_WRONG"), path
-            else:
-                assert missing.status_code not in (401, 403), path
-            assert right.status_code not in (401, 403), path
-        for path in ("/health", "/ready", "/api/v1/openapi.json", "/"):
-            assert api.http.get(path).status_code == 200
-
-
-@pytest.mark.parametrize("offered", ["", "s3cre", "s3cret ", "S3CRET", "ü", "\xff"])
-def test_only_the_key_itself_is_the_key(server: Server, offered: str) -> None:
-    with running_api(server.safe_url, api_key="s3cret") as api:
-        response = api.http.post("/api/v1/queues/default/pause", headers={"X-API-Key": offered})
-        assert code(response) == (403, "API_KEY_WRONG")
-        assert api.client.queries.queue("default").paused is None
-
-
-def test_without_a_key_nothing_is_asked(api: Api) -> None:
-    assert api.http.post("/api/v1/queues/default/pause").status_code == 200
 
 
 # --- the description --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ COMMANDS = {
     "queue": "dtq.commands.queues:queue",
     "dlq": "dtq.commands.dead:dlq",
     "worker": "dtq.commands.workers:worker",
+    "key": "dtq.commands.apikeys:key",
     "config": "dtq.commands.config:config",
     "submit": "dtq.commands.tasks:submit",
     "get": "dtq.commands.tasks:get",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from dtq.settings import Settings, load_settings
 from dtq.web import admin, health, http, openapi, problem, tasks
@@ -19,10 +20,12 @@ def create_app(settings: Settings | None = None, client: Client | None = None) -
 
     settings: read from the environment when None. client: used instead of one of the app's own; the caller closes it.
     Nothing is connected or started before a request needs it, so an app can be made, and forked, at any time.
-    Raises ConfigurationError for settings that cannot be used.
+    Raises ConfigurationError for settings, or a file of API keys, that cannot be used.
     """
     app = Flask("dtq", static_folder=None)
-    app.extensions["dtq"] = Engine(settings or load_settings(), client)
+    shared = app.extensions["dtq"] = Engine(settings or load_settings(), client)
+    if proxies := shared.settings.trusted_proxies:
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies, x_host=proxies)  # type: ignore[method-assign]
     problem.register(app)
     http.register(app)
     for blueprint in (tasks.bp, admin.bp, openapi.bp, health.bp):

@@ -1,14 +1,20 @@
-"""Who may call what: one key, in `X-API-Key`, for destructive calls or for more (contract, section 14)."""
+"""Who calls, and whether that may be: API keys and their roles (contract, section 14).
+
+Views of the API need nothing of this: `@operation(Operation(need=...))` guards them. Pages use `dtq.web.sessions`. What
+takes a key in yet another way (a WebSocket's first message) calls `identify` and `require`.
+"""
 
 from __future__ import annotations
 
-import hmac
+from dataclasses import dataclass
 from typing import Literal
 
-from flask import request
+from flask import g, request
 
+from dtq.apikeys import ROLES, ApiKey, Role
 from dtq.web.engine import engine
-from dtq.web.errors import KeyMissing, KeyWrong
+from dtq.web.errors import KeyMissing, KeyWrong, RoleTooSmall
+from dtq.web.origin import refuse_foreign_host, refuse_other_sites
 
 Need = Literal["nothing", "read", "write", "destructive"]
 """What a call does, and so what it may need a key for. "nothing": it is open to all, always."""
@@ -18,20 +24,76 @@ _PROTECTED: dict[str, frozenset[Need]] = {
     "writes": frozenset({"destructive", "write"}),
     "all": frozenset({"destructive", "write", "read"}),
 }
+_LEAST: dict[Need, Role] = {"nothing": "read", "read": "read", "write": "submit", "destructive": "admin"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose key a request bears."""
+
+    name: str
+    role: Role
+    mark: str
+    """The first half of the key's hash, in hex: another key of the same name has another one."""
+
+    @classmethod
+    def of(cls, key: ApiKey) -> Identity:
+        """Return the identity that a key gives."""
+        return cls(name=key.name, role=key.role, mark=key.digest[:16].hex())
+
+    def may(self, need: Need) -> bool:
+        """Whether the role suffices."""
+        return ROLES.index(self.role) >= ROLES.index(_LEAST[need])
 
 
 def allow(need: Need) -> None:
-    """Return when the request may go on. Raises KeyMissing or KeyWrong."""
-    settings = engine().settings
-    if not settings.api_key or need not in _PROTECTED[settings.protect]:
+    """Return when the request may go on.
+
+    Raises KeyMissing, KeyWrong, RoleTooSmall, TooManyFailures; CrossSite or ForeignHost for what a browser sends from
+    somebody else's page.
+    """
+    if need == "nothing":
+        return
+    refuse_foreign_host()
+    refuse_other_sites()
+    if not needs_key(need):
         return
     offered = request.environ.get("HTTP_X_API_KEY")
     if offered is None:
         raise KeyMissing("this call needs an API key: send it as X-API-Key")
-    if not hmac.compare_digest(offered.encode(), settings.api_key.encode()):
-        raise KeyWrong("this is not the API key of this server")
+    require(identify(offered), need)
+
+
+def needs_key(need: Need) -> bool:
+    """Whether a call needs a key here: there are keys, and DTQ_PROTECT covers it."""
+    shared = engine()
+    return shared.keys.asks and need in _PROTECTED[shared.settings.protect]
+
+
+def identify(offered: str) -> Identity:
+    """Return whose key it is. Raises KeyWrong; TooManyFailures, whatever the key, after many wrong ones."""
+    shared, address = engine(), request.remote_addr or ""
+    shared.failures.check(address)
+    key = shared.keys.whose(offered)
+    if key is None:
+        shared.failures.failed(address)
+        raise KeyWrong("this is not an API key of this server")
+    return Identity.of(key)
+
+
+def require(identity: Identity, need: Need) -> None:
+    """Let the request act as `identity`. Raises RoleTooSmall."""
+    if not identity.may(need):
+        least = _LEAST[need]
+        raise RoleTooSmall(
+            f"the key {identity.name} has the role {identity.role}; this call needs {least}",
+            role=identity.role,
+            needed=least,
+        )
+    g.dtq_identity = identity
 
 
 def actor() -> str:
-    """Return what the audit calls the caller."""
-    return f"api:{request.remote_addr or 'unknown'}"
+    """Return what the audit calls the caller: `key:<name>` where a key was asked for, else `api:<address>`."""
+    identity: Identity | None = g.get("dtq_identity")
+    return f"key:{identity.name}" if identity is not None else f"api:{request.remote_addr or 'unknown'}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from flask import current_app
 
+from dtq.apikeys import KeyRing
 from dtq.errors import ConfigurationError, RedisUnavailable
 from dtq.settings import Settings
 from dtq.submission import SubmissionLimits
+from dtq.web.failures import FailureLimit
 
 if TYPE_CHECKING:
     from dtq.client import Client
@@ -23,8 +26,19 @@ class Engine:
     """One a process. The client is made by the first request that needs it, after the web server has forked."""
 
     def __init__(self, settings: Settings, client: Client | None = None) -> None:
-        """client: used as it is and not closed here; None makes one of `settings` when it is needed."""
+        """client: used as it is and not closed here; None makes one of `settings` when it is needed.
+
+        Raises ConfigurationError for a file of API keys that cannot be used.
+        """
         self.settings = settings
+        self.keys = KeyRing(settings.api_key, Path(settings.api_keys_file) if settings.api_keys_file else None)
+        self.failures = FailureLimit()
+        self.only_local_hosts = not self.keys.asks and settings.on_loopback and not settings.trusted_proxies
+        """Whether requests must call this server by a name of this machine: see `dtq.web.origin`."""
+        self.secret: bytes | None = None
+        """Signs what browsers keep; `dtq.web.sessions` reads it when it is first needed."""
+        self.known_hosts: set[str] = set()
+        """Host names that were found to be this server's."""
         self.limits = SubmissionLimits.from_settings(settings)
         self.stopping = threading.Event()
         """Set when the process is to end: what waits, answers."""

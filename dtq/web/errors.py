@@ -18,9 +18,39 @@ class KeyMissing(DtqError):
 
 
 class KeyWrong(DtqError):
-    """The API key is not the one of this server."""
+    """The API key is none of this server's."""
 
     code, http_status = "API_KEY_WRONG", 403
+
+
+class RoleTooSmall(DtqError):
+    """The API key is right, and its role does not allow the call; `context["needed"]` says which one does."""
+
+    code, http_status = "ROLE_TOO_SMALL", 403
+
+
+class TooManyFailures(DtqError):
+    """Too many wrong keys came from this address; `context["retry_after"]` says when to try again (s)."""
+
+    code, http_status = "TOO_MANY_FAILURES", 429
+
+
+class SignInNeeded(DtqError):
+    """The page needs somebody who signed in with a key."""
+
+    code, http_status = "SIGN_IN_NEEDED", 401
+
+
+class CrossSite(DtqError):
+    """A browser sent this from a page of another site, or without the token of the form."""
+
+    code, http_status = "CROSS_SITE", 403
+
+
+class ForeignHost(DtqError):
+    """The Host header has a name that this server does not go by."""
+
+    code, http_status = "FOREIGN_HOST", 403
 
 
 class QueueNotFound(DtqError):

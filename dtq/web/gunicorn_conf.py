@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
+from pathlib import Path
 
 from gunicorn.arbiter import Arbiter
 
+from dtq.apikeys import KeyRing
 from dtq.errors import ConfigurationError
 from dtq.log import configure_logging
 from dtq.settings import Settings, load_settings
+from dtq.web.origin import is_local
 
 
 def _settings() -> Settings:
     try:
-        return load_settings()
+        found = load_settings()
+        KeyRing(found.api_key, Path(found.api_keys_file) if found.api_keys_file else None)
+        return found
     except ConfigurationError as error:
         sys.exit(str(error))
 
@@ -45,6 +51,7 @@ worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a hea
 
 def on_starting(server: Arbiter) -> None:
     """Refuse a port that is taken (with reuse_port two servers would share it without a word), and tell ours."""
+    _warn_if_open([address[0] for address in server.cfg.address if isinstance(address, tuple)])
     if not server.cfg.reuse_port or "GUNICORN_PID" in os.environ:  # the latter: taking over from a running one
         return
     for address in server.cfg.address:
@@ -52,6 +59,16 @@ def on_starting(server: Arbiter) -> None:
             _require_free(*address[:2])
             if server.log is not None:
                 server.log.info("serving http://%s:%s", *address[:2])
+
+
+def _warn_if_open(hosts: list[str]) -> None:
+    """Say so when others than this machine can reach a server that asks nobody for a key."""
+    reachable = [host for host in hosts if not is_local(host)]
+    if reachable and not _loaded.api_key and not _loaded.api_keys_file:
+        logging.getLogger("dtq.web").warning(
+            "open to everybody who reaches %s: no API key is asked for; set DTQ_API_KEY or DTQ_API_KEYS_FILE",
+            ", ".join(host or "this machine" for host in reachable),
+        )
 
 
 def _require_free(host: str, port: int) -> None:

@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from dtq.errors import DtqError, RedisUnavailable
 from dtq.strictjson import dump_json
-from dtq.web.errors import KeyMissing
+from dtq.web.errors import KeyMissing, SignInNeeded
 from dtq.web.http import request_id
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def _headers(error: DtqError) -> dict[str, str]:
         return {"Retry-After": str(RETRY_AFTER_S)}
     if error.http_status == 429:
         return {"Retry-After": str(max(1, math.ceil(error.context.get("retry_after", 1))))}
-    if isinstance(error, KeyMissing):
+    if isinstance(error, KeyMissing | SignInNeeded):
         return {"WWW-Authenticate": "ApiKey"}
     return {}
 
