@@ -97,7 +97,7 @@ def refusal(errors: list[dict[str, str]]) -> InvalidTask:
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     name = first["pointer"].lstrip("/")
-    return InvalidTask(f"{name} {first['message']}{more}" if name else first["message"] + more, errors=errors)
+    return InvalidTask(f"{name}: {first['message']}{more}" if name else first["message"] + more, errors=errors)
 
 
 # --- the decoder ------------------------------------------------------------------------------------------------------

@@ -229,7 +229,19 @@ def test_the_key_of_the_header_wins_quoted_or_bare(api: Api, header: str, key: s
     problem(again, 409, "IDEMPOTENCY_IN_PROGRESS")
 
 
-@pytest.mark.parametrize("header", ["", '"abc', '"a"b"', '"', "x" * 256, '""', "a\tb", "\xff"])
+def test_the_quoted_and_the_bare_form_of_a_key_are_the_same_key(api: Api) -> None:
+    assert send(api, '{"task_type": "e"}', Idempotency_Key="8e03978e-40d5-43dd-bc93-6894a57f9324").status_code == 202
+    for same in ('"8e03978e-40d5-43dd-bc93-6894a57f9324"', ' "8e03978e-40d5-43dd-bc93-6894a57f9324"\t'):
+        again = send(api, '{"task_type": "e"}', Idempotency_Key=same)
+        problem(again, 409, "IDEMPOTENCY_IN_PROGRESS")
+    assert send(api, '{"task_type": "e"}', Idempotency_Key="8e03978e").status_code == 202
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", '"abc', '"a"b"', '"', "x" * 256, '""', "a\tb", "\xff", '"a", "b"', '"a"; p=1', '"a\\b"', '"a\\', '"a\tb"',
+     '"' + "ü".encode().decode("latin-1") + '"', '"' + "x" * 256 + '"'],
+)  # fmt: skip
 def test_a_header_that_is_no_key_is_refused(api: Api, header: str) -> None:
     response = send(api, '{"task_type": "e"}', Idempotency_Key=header)
     assert response.status_code == 400, response.text
@@ -473,6 +485,7 @@ def test_pages_follow_each_other_to_the_end(api: Api) -> None:
 )  # fmt: skip
 def test_a_query_that_makes_no_sense_is_refused_by_name(api: Api, query: str) -> None:
     document = problem(api.http.get(f"{TASKS}?{query}"), 400, "INVALID_REQUEST")
+    assert document["message"].startswith((query.partition("=")[0] + ": ", "a parameter is given twice"))
     assert [error["pointer"] for error in document["errors"]] == ["/" + query.partition("=")[0]]
 
 

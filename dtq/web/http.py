@@ -29,7 +29,7 @@ _READ_BYTES = 64 * 1024
 _TASK_ID = re.compile(r"[0-9a-f]{32}")
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,64}")
 _ID_KEY = "dtq.request_id"
-_QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 9651, section 3.3.3
 
 
 def checked_task_id(task_id: str) -> str:
@@ -140,9 +140,10 @@ def _too_large(limit: int) -> PayloadTooLarge:
 
 
 def idempotency_key() -> str | None:
-    """Return the `Idempotency-Key` header, bare or as a quoted string (RFC 8941, section 3.3.3), or None without one.
+    """Return the `Idempotency-Key` header, bare or as a quoted string (RFC 9651), or None without one.
 
-    Raises InvalidRequest for a quoted string that does not end, or bytes that are not UTF-8.
+    Both forms are the same key. Raises InvalidRequest for what begins with a quote and is no such string (parameters,
+    several strings, more than ASCII), or bytes that are not UTF-8.
     """
     header = request.environ.get("HTTP_IDEMPOTENCY_KEY")
     if header is None:
@@ -156,7 +157,7 @@ def idempotency_key() -> str | None:
         return key
     quoted = _QUOTED.fullmatch(key)
     if quoted is None:
-        raise _bad_key("begins with a quote and is not a quoted string")
+        raise _bad_key('begins with a quote and is not one quoted string of ASCII, with \\ before " and \\ in it')
     return re.sub(r'\\(["\\])', r"\1", quoted[1])
 
 

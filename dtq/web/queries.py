@@ -114,4 +114,5 @@ def _read(model: type[M], given: object, unknown: str) -> M:
             said = f"must be {known.description}" if known else unknown if name else "must be a JSON object"
             faults.append(fault(step(name) if name else "", said))
         first = faults[0]
-        raise InvalidRequest(f"{first['pointer'].lstrip('/')} {first['message']}".strip(), errors=faults) from None
+        name = first["pointer"].lstrip("/")
+        raise InvalidRequest(f"{name}: {first['message']}" if name else first["message"], errors=faults) from None
