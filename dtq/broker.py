@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from dtq import model
-from dtq.encoding import accepted_task, claim_from_reply, commit_item, submit_item
+from dtq.encoding import accepted_task, claim_from_reply, commit_item, plain, submit_item
 from dtq.errors import (
     DtqError,
     IdempotencyInProgress,
     IdempotencyKeyReused,
-    InvalidTask,
-    NewerSchema,
     QueueFull,
     RedisFull,
     RedisUnavailable,
     ScheduleFull,
-    TaskFinished,
-    TaskNotFound,
     TooManyQueues,
-    Undecodable,
-    WrongState,
 )
-from dtq.keys import QUEUE_NAME, Keys, digest
+from dtq.keys import Keys, digest
 from dtq.limits import LONGEST_DRAIN_S, MemoryGuard, drain_seconds, script_limits
 from dtq.model import Claim, HandlerPolicy, Outcome, Task, WorkerInfo
 from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.settings import Settings
-from dtq.states import BANDS, Status
+from dtq.states import Status
 from dtq.streams import ring
 from dtq.submission import Submission
 from dtq.upkeep import Upkeep
@@ -40,7 +31,6 @@ from dtq.upkeep import Upkeep
 ITEMS_A_SCRIPT = 100
 LOCK_MS = 10_000
 OVERDUE_MS = 1_000
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 class Replay(NamedTuple):
@@ -220,7 +210,7 @@ class Broker:
 
         Raises ValueError for a fraction that is not a finite number.
         """
-        progress = model.dumps({"fraction": fraction, "message": _plain(message)})
+        progress = model.dumps({"fraction": fraction, "message": plain(message)})
         return bool(
             self.scripts.run(
                 "task_progress", id=claim.task_id, claimed_seq=claim.seq, worker=worker_id, progress=progress
@@ -303,60 +293,7 @@ class Broker:
             )
         )
 
-    # --- operators ----------------------------------------------------------------------------------------------------
-
-    def cancel(self, task_id: str, reason: str = "") -> Status:
-        """Cancel a task, or ask its worker to.
-
-        Returns CANCELLED, or RUNNING when the worker was asked.
-        Raises TaskNotFound, TaskFinished, NewerSchema, Undecodable.
-        """
-        reply = self.scripts.run("task_cancel", id=task_id, operation_id=_operation_id(), reason=_plain(reason))
-        code = reply[0]
-        _refuse(code, task_id)
-        if code == b"FINISHED":
-            status = reply[1].decode(errors="replace")
-            raise TaskFinished(f"task {task_id} has ended already: {status}", task_id=task_id, status=status)
-        return Status.CANCELLED if code == b"CANCELLED" else Status.RUNNING
-
-    def requeue(self, task_id: str, actor: str, *, queue: str | None = None, priority: int | None = None) -> None:
-        """Queue a dead letter again, its attempts starting anew, optionally elsewhere.
-
-        Raises TaskNotFound, WrongState, NewerSchema, Undecodable, TooManyQueues, InvalidTask (queue or priority).
-        """
-        if queue is not None:
-            _check_queue(queue)
-        if priority is not None and priority not in BANDS:
-            raise _invalid("/priority", "must be an integer from 0 to 9, where 9 is the most urgent")
-        mark = model.dumps({"m": f"requeued by {_plain(actor)}", "by": _plain(actor)})[1:-1]
-        reply = self.scripts.run(
-            "task_requeue",
-            id=task_id,
-            operation_id=_operation_id(),
-            mark=mark,
-            to_queue=queue or "",
-            to_priority="" if priority is None else priority,
-        )
-        code = reply[0]
-        _refuse(code, task_id)
-        if code == b"TOO_MANY_QUEUES":
-            raise TooManyQueues("there are DTQ_MAX_QUEUES queues already; requeue into one of them")
-        if code == b"WRONG_STATE":
-            status = reply[1].decode(errors="replace")
-            raise WrongState(f"task {task_id} is {status}, not dead_lettered", task_id=task_id, status=status)
-
-    def pause(self, queue: str, actor: str, reason: str = "") -> bool:
-        """Let nothing of a queue be claimed any more; what runs goes on. Returns False when it was paused already.
-
-        Raises InvalidTask for a name that no queue can have.
-        """
-        _check_queue(queue)
-        record = {"by": _plain(actor), "reason": _plain(reason), "at": round(time.time(), 3), "id": _operation_id()}
-        return bool(self.scripts.run("queue_pause", queue=queue, record=model.dumps(record)))
-
-    def resume(self, queue: str, actor: str) -> bool:
-        """Let a queue be claimed again. Returns False when it was not paused."""
-        return bool(self.scripts.run("queue_resume", queue=queue, record=model.dumps({"by": _plain(actor)})))
+    # --- waking -------------------------------------------------------------------------------------------------------
 
     def wake(self, queue: str) -> None:
         """Ring for one idle worker of a queue."""
@@ -374,36 +311,8 @@ def _worker_status(worker: WorkerInfo) -> str:
     )
 
 
-def _operation_id() -> str:
-    return secrets.token_hex(8)
-
-
 def _status(reply: bytes) -> Status | None:
     try:
         return Status(reply.decode())
     except ValueError:  # nothing was written: another one's by now, or its record says what no status is
         return None
-
-
-def _plain(text: str) -> str:
-    """Names and reasons from people go into lines and records: no control characters, encodable, bounded."""
-    return _CONTROL.sub(" ", text)[:200].encode(errors="replace").decode()
-
-
-def _check_queue(queue: str) -> None:
-    if not QUEUE_NAME.fullmatch(queue):
-        raise _invalid("/queue", "must be 1 to 64 of a-z 0-9 _ -, beginning with a letter or a digit")
-
-
-def _invalid(pointer: str, message: str) -> InvalidTask:
-    return InvalidTask(f"{pointer}: {message}", errors=[{"pointer": pointer, "message": message}])
-
-
-def _refuse(code: bytes, task_id: str) -> None:
-    """Raise what a script says of a task that cannot be touched."""
-    if code == b"UNKNOWN":
-        raise TaskNotFound(f"there is no task {task_id}: it never existed, or its retention ended", task_id=task_id)
-    if code == b"NEWER":
-        raise NewerSchema(f"task {task_id} was written by a newer dtq; upgrade this process", task_id=task_id)
-    if code == b"UNDECODABLE":
-        raise Undecodable(f"the record of task {task_id} cannot be read; something else changed it", task_id=task_id)

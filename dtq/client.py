@@ -14,10 +14,12 @@ from typing import Any, Self
 import jsonschema
 
 from dtq.broker import Broker, Replay
+from dtq.control import Control
 from dtq.embedded import EmbeddedServer
 from dtq.errors import DtqError, InvalidTask, TaskNotFound, UnknownTaskType
 from dtq.events import EventReader
 from dtq.model import HandlerPolicy, Task, dumps
+from dtq.operators import Operators
 from dtq.queries import Page, Queries, TaskFilter
 from dtq.redisio import Server
 from dtq.registry import submitter
@@ -28,7 +30,7 @@ from dtq.submission import Submission, SubmissionLimits, submission_from_object
 HANDLERS_FRESH_S = 2.0
 
 
-class Client:
+class Client(Operators):
     """A connection to one dtq. Safe to use from any thread; close it, or use it in a `with` statement.
 
     With no URL set anywhere, it uses the embedded server of the current directory, starting it when it is not there.
@@ -47,6 +49,7 @@ class Client:
             address = self._embedded.url
         self.server = Server.connect(address, max_connections=max_connections, namespace=self.settings.namespace)
         self.broker = Broker(self.server, self.settings)
+        self.control = Control(self.server, self.settings)
         self.queries = Queries(self.server, self.settings)
         self.events = EventReader(self.server, self.settings)
         """What happens, as it happens: see `dtq.events`."""
@@ -155,7 +158,7 @@ class Client:
             return replace(reply, warnings=tuple(warnings))
         return reply
 
-    # --- looking and changing -----------------------------------------------------------------------------------------
+    # --- looking ------------------------------------------------------------------------------------------------------
 
     def get(self, task_id: str) -> Task:
         """Return a task. Raises TaskNotFound."""
@@ -175,21 +178,6 @@ class Client:
                 break
             time.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * 1.5, 0.25)
-        return self.queries.task(task_id)
-
-    def cancel(self, task_id: str, *, actor: str = "client", reason: str = "") -> Task:
-        """Cancel a task, or ask its worker to, and return it as it is then.
-
-        Raises TaskNotFound, TaskFinished.
-        """
-        self.broker.cancel(task_id, reason or f"cancelled by {actor}")
-        return self.queries.task(task_id)
-
-    def requeue(
-        self, task_id: str, *, actor: str = "client", queue: str | None = None, priority: int | None = None
-    ) -> Task:
-        """Queue a dead letter again, attempts anew, and return it. Raises TaskNotFound, WrongState."""
-        self.broker.requeue(task_id, actor, queue=queue, priority=priority)
         return self.queries.task(task_id)
 
     def idempotent_operation(

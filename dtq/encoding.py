@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dtq import model
@@ -10,6 +11,8 @@ from dtq.model import Claim, Outcome, Task
 from dtq.scripts import Argument
 from dtq.states import Status
 from dtq.submission import Submission
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def submit_item(task_id: str, submission: Submission) -> tuple[Argument, ...]:
@@ -127,3 +130,8 @@ def _history(outcome: Outcome) -> str:
     if outcome.kind == "retry":
         entry["r"] = outcome.delay_ms
     return model.dumps(entry)[1:-1]
+
+
+def plain(text: str) -> str:
+    """Return a name or a reason from people fit for lines and records: no control characters, encodable, bounded."""
+    return _CONTROL.sub(" ", text)[:200].encode(errors="replace").decode()

@@ -137,6 +137,12 @@ class TaskNotFound(DtqError):
     code, http_status = "TASK_NOT_FOUND", 404
 
 
+class WorkerNotFound(DtqError):
+    """There is no live worker with this id."""
+
+    code, http_status = "WORKER_NOT_FOUND", 404
+
+
 class TaskFinished(DtqError):
     """The task has ended already; `context["status"]` says how."""
 

@@ -17,6 +17,7 @@ from dtq.streams import WAKE_KEEP_MS, WAKE_MAXLEN
 
 MAX_COUNTERS = 10_000
 MINUTE_KEEP_MS = 25 * 3_600_000
+AUDIT_MAXLEN = 10_000
 EXPIRE_NET_MS = 3_600_000
 MEMORY_SHARE = 0.95
 LONGEST_DRAIN_S = 60
@@ -36,6 +37,7 @@ def script_limits(settings: Settings) -> Mapping[str, int]:
         "MAX_TASKS_KEPT": settings.retention_max_tasks,
         "MINUTE_KEEP": MINUTE_KEEP_MS,
         "EVENTS_MAXLEN": settings.events_maxlen,
+        "AUDIT_MAXLEN": AUDIT_MAXLEN,
         "WAKE_MAXLEN": WAKE_MAXLEN,
         "WAKE_KEEP": WAKE_KEEP_MS,
         "RETENTION_MS": round(settings.task_retention_s * 1000),

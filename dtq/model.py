@@ -29,12 +29,27 @@ MAX_MESSAGE_CHARS = 500
 MAX_TRACEBACK_CHARS = 4_000
 
 
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does what an operator does, why, and by which request: what the audit tells."""
+
+    name: str
+    """Such as `cli:ann` or `api:10.0.0.7`."""
+    reason: str = ""
+    request_id: str = ""
+
+
 def new_task_id() -> str:
     """Return a UUIDv7 (RFC 9562, section 5.7) as 32 hex digits: ids sort by this host's time of creation."""
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10))
     value = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68) << 64 | 2 << 62 | random & (1 << 62) - 1
     return f"{value:032x}"
+
+
+def new_operation_id() -> str:
+    """Return what tells a script that is sent again from one that is asked for again."""
+    return os.urandom(8).hex()
 
 
 def dumps(value: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dtq.audit import AuditFilter, AuditPage, read_audit
 from dtq.errors import InvalidTask, NewerSchema, TaskNotFound, Undecodable
 from dtq.keys import Keys
 from dtq.limits import script_limits
@@ -244,6 +245,17 @@ class Queries:
         """Return the id of the worker that leads, or None."""
         leader = self._server.call("GET", self._keys.scheduler_lock())
         return leader.decode() if leader else None
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def audit(self, wanted: AuditFilter, limit: int = 50, cursor: str | None = None) -> AuditPage:
+        """Return a page of what operators did, newest first; as with tasks, it may be short and have a cursor.
+
+        limit: 1 to 200. Raises InvalidTask for a cursor that is none.
+        """
+        return read_audit(self._server, self._keys, wanted, min(max(limit, 1), MAX_PAGE), cursor)
+
+    # --- health -------------------------------------------------------------------------------------------------------
 
     def script_works(self) -> bool:
         """Run a script that reads, as a health check: a PING alone is answered where scripts are not."""

@@ -41,6 +41,7 @@ class Event(StrEnum):
     DROP = "drop"  # any end of an attempt after a cancel was recorded
     EXPIRE = "expire"  # its ttl ran out before it started
     REQUEUE = "requeue"  # an operator's decision
+    DISCARD = "discard"  # an operator's decision: the entry goes, the record stays for its retention
     EVICT = "evict"  # the dead-letter stream is full and this is its oldest entry
 
 
@@ -78,6 +79,7 @@ TRANSITIONS: Mapping[tuple[Status, Event], Status] = {
     (_S.RETRYING, _E.CANCEL): _S.CANCELLED,
     (_S.RETRYING, _E.EXPIRE): _S.EXPIRED,
     (_S.DEAD_LETTERED, _E.REQUEUE): _S.QUEUED,
+    (_S.DEAD_LETTERED, _E.DISCARD): _S.DEAD_LETTERED,
     (_S.DEAD_LETTERED, _E.EVICT): _S.FAILED,
 }
 """Every legal (status, event) -> status. What is not here is refused and changes nothing."""

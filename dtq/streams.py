@@ -7,8 +7,11 @@ NOACK: a token is gone once read, and the consumer's name does not matter, so al
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 
+from dtq.errors import InvalidTask
 from dtq.keys import GROUP, LEADER_GROUP, Keys
 from dtq.redisio import CommandError, Server
 
@@ -17,6 +20,7 @@ WAKE_KEEP_MS = 25 * 3_600_000
 """For how long a wake stream outlives the last tick of a worker that waits on it."""
 _TOKENS = 100
 _WAITER = "waiter"
+_ENTRY = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
 
 
 def ensure_group(server: Server, stream: str, group: str) -> None:
@@ -31,6 +35,24 @@ def ensure_group(server: Server, stream: str, group: str) -> None:
 def ring(server: Server, keys: Keys, queue: str) -> None:
     """Add a token that wakes one idle worker of a queue. Raises RedisUnavailable, RedisFull."""
     server.call("XADD", keys.wake(queue), "MAXLEN", "~", WAKE_MAXLEN, "*", "t", "")
+
+
+def newest_id(until: float | None, cursor: str | None) -> str:
+    """Return where a read from the newest end of a stream begins: before the entry `cursor`, at `until` at the latest.
+
+    until: seconds since the epoch, inclusive. Raises InvalidTask for a cursor that is none.
+    """
+    if cursor is not None:
+        if not _ENTRY.fullmatch(cursor):
+            message = "not a cursor; use next_cursor of the page before, unchanged"
+            raise InvalidTask(f"cursor: {message}", errors=[{"pointer": "/cursor", "message": message}])
+        return f"({cursor}"
+    return "+" if until is None else str(max(0, int(until * 1000)))
+
+
+def oldest_id(since: float | None) -> str:
+    """Return where such a read ends. since: seconds since the epoch, inclusive."""
+    return "-" if since is None else str(max(0, math.ceil(since * 1000)))
 
 
 class Bell:

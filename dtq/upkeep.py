@@ -5,6 +5,7 @@ The leader does it on time; any other worker may, and does when something is lat
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.serverinfo import server_info
 from dtq.states import TERMINAL, Status
+
+log = logging.getLogger(__name__)
 
 IDLE_QUEUE_MS = 86_400_000
 MOST_A_SCRIPT = 100
@@ -77,16 +80,18 @@ class Upkeep:
     def sweep(self, limit: int = 200) -> int:
         """Remove what has outlived its retention: tasks, records of dead workers, forgotten queues.
 
-        Returns the number of tasks removed; when it is `limit`, there may be more.
+        Returns the number of tasks that were looked at; when it is `limit`, there may be more.
         """
-        removed: int
-        removed, stale, unused = self._scripts.run("sweep_finished", limit=limit, idle_ms=IDLE_QUEUE_MS)
+        looked_at: int
+        looked_at, stale, unused, newer = self._scripts.run("sweep_finished", limit=limit, idle_ms=IDLE_QUEUE_MS)
+        if newer:
+            log.warning("ended tasks of a newer dtq are left to a newer worker", extra={"tasks": newer})
         for worker_id in map(bytes.decode, stale):
             if not self.forget(worker_id, self._queues()):  # else its tasks are reclaimed first
                 self._scripts.run("worker_leave", worker=worker_id, gone="1")
         for queue in map(bytes.decode, unused):
             self._scripts.run("sweep_queue", queue=queue, idle_ms=IDLE_QUEUE_MS)
-        return removed
+        return looked_at
 
     def forget(self, worker_id: str, queues: Sequence[str]) -> int:
         """Remove a worker's consumers from queues, where nothing is pending. Returns in how many bands something is."""

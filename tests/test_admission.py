@@ -90,7 +90,7 @@ def test_retries_requeues_and_what_is_handed_back_are_never_refused(server: Serv
     assert engine.commit(one, "retry", delay_ms=60_000) is S.RETRYING, "a retry needs no room in the schedule"
     engine.submit()
     refused(engine.try_submit(), QueueFull)
-    engine.broker.requeue(dead, "somebody")
+    engine.requeue(dead, "somebody")
     engine.broker.hand_back("w1", [other])
     assert engine.promote() == 2
     assert engine.depth() == 4
@@ -139,7 +139,7 @@ def test_there_are_no_more_queues_than_allowed(server: Server) -> None:
     engine.submit(queue="q0")
     dead = engine.fail_for_good(queue="q1")
     with pytest.raises(TooManyQueues):
-        engine.broker.requeue(dead, "somebody", queue="q9")
+        engine.requeue(dead, "somebody", queue="q9")
     assert engine.queries.queue_names() == ["q0", "q1", "q2"]
 
 
@@ -236,7 +236,7 @@ def test_redis_08_at_maxmemory_what_was_accepted_can_be_claimed_kept_and_finishe
     assert engine.task(delayed).status is S.QUEUED
     assert engine.reclaim("w1") == 1, "registering passes too"
     assert engine.task(lost[0].task_id).status is S.QUEUED
-    engine.broker.requeue(running[2].task_id, "somebody")
+    engine.requeue(running[2].task_id, "somebody")
     any_server.call("CONFIG", "SET", "maxmemory", 0)
     done = 0
     while claims := engine.claim("w1"):
@@ -300,11 +300,12 @@ def test_a_strange_queue_name_reaches_no_key(server: Server, name: str) -> None:
     with pytest.raises(InvalidTask):
         engine.submission(queue=name)
     with pytest.raises(InvalidTask):
-        engine.broker.pause(name, "somebody")
+        engine.pause(name, "somebody")
     if name:  # an empty one means the queue that it had
         with pytest.raises(InvalidTask):
-            engine.broker.requeue(dead, "somebody", queue=name)
-    assert not engine.broker.resume(name, "somebody")
+            engine.requeue(dead, "somebody", queue=name)
+    with pytest.raises(InvalidTask):
+        engine.resume(name)
     assert engine.claim("w1", 5, [name]) == []
     assert engine.queries.queue(name).depth == 0
     assert dump(server) == before
@@ -315,7 +316,7 @@ def test_a_band_that_there_is_not_takes_no_dead_letter(server: Server, priority:
     engine = Engine(server)
     dead = engine.fail_for_good()
     with pytest.raises(InvalidTask):
-        engine.broker.requeue(dead, "somebody", priority=priority)
+        engine.requeue(dead, "somebody", priority=priority)
     assert engine.task(dead).status is S.DEAD_LETTERED
 
 
@@ -324,19 +325,19 @@ def test_a_strange_task_id_is_not_found(server: Server, task_id: str) -> None:
     engine = Engine(server)
     engine.submit()
     before = dump(server)
-    for look in (engine.queries.task, engine.queries.status, engine.broker.cancel):
+    for look in (engine.queries.task, engine.queries.status, engine.cancel, engine.discard):
         with pytest.raises(TaskNotFound):
             look(task_id)
     with pytest.raises(TaskNotFound):
-        engine.broker.requeue(task_id, "somebody")
+        engine.requeue(task_id, "somebody")
     assert dump(server) == before
 
 
 def test_names_and_reasons_of_people_stay_in_one_line_of_the_journal(server: Server) -> None:
     engine = Engine(server)
-    engine.broker.cancel(engine.submit(), 'a\tb\nc\x00d "e" \ud800 ' + "long" * 100)
-    engine.broker.requeue(engine.fail_for_good(), 'me\n"\t\\', queue="other")
-    engine.broker.pause("default", "me\nyou", "why\tnot")
+    engine.cancel(engine.submit(), 'a\tb\nc\x00d "e" \ud800 ' + "long" * 100)
+    engine.requeue(engine.fail_for_good(), 'me\n"\t\\', queue="other")
+    engine.pause("default", "me\nyou", "why\tnot")
     assert all(len(event) == 7 for event in engine.events())
     cancelled = next(event for event in engine.events() if event[0] == "TASK_CANCELLED")
     assert cancelled[6].startswith('a b c d "e" ? long')

@@ -92,7 +92,7 @@ def test_a_task_whose_cancellation_was_asked_for_is_cancelled_when_it_is_handed_
     one, other, third = engine.submit_many(3)
     claims = engine.claim("w1")
     for task_id in (one, other):
-        engine.broker.cancel(task_id, "not wanted")
+        engine.cancel(task_id, "not wanted")
     assert engine.broker.hand_back("w1", claims[:1]) == 1
     assert engine.broker.settle("w1", ["default"], []) == 2
     assert [engine.task(task_id).status for task_id in (one, other, third)] == [S.CANCELLED, S.CANCELLED, S.QUEUED]
@@ -220,8 +220,8 @@ def test_the_handlers_policy_fills_what_the_submission_left_open(engine: Engine)
 
 def test_pause_01_nothing_is_claimed_of_a_paused_queue(any_server: Server) -> None:
     engine = Engine(any_server)
-    assert engine.broker.pause("default", "somebody", "maintenance")
-    assert not engine.broker.pause("default", "another"), "it stays as it was"
+    assert engine.pause("default", "somebody", "maintenance")
+    assert not engine.pause("default", "another"), "it stays as it was"
     expected = engine.submit_many(10)
     other = engine.submit(queue="other")
     batch = engine.claim_batch("w1", 100, ["default", "other"])
@@ -229,8 +229,8 @@ def test_pause_01_nothing_is_claimed_of_a_paused_queue(any_server: Server) -> No
     paused = engine.queries.queue("default").paused
     assert paused is not None
     assert (paused["by"], paused["reason"]) == ("somebody", "maintenance")
-    assert engine.broker.resume("default", "somebody")
-    assert not engine.broker.resume("default", "somebody")
+    assert engine.resume("default", "somebody")
+    assert not engine.resume("default", "somebody")
     assert ids(engine.claim()) == expected, "in the old order"
     kinds = [event[0] for event in engine.events() if event[0].startswith("QUEUE_")]
     assert kinds == ["QUEUE_PAUSED", "QUEUE_RESUMED"]
@@ -244,8 +244,8 @@ def test_pause_02_what_is_delayed_retried_reclaimed_or_requeued_waits_too(any_se
     dead = engine.seed(S.DEAD_LETTERED, "default").task_id
     orphaned = engine.seed(S.RUNNING, "default").task_id
     running = engine.seed(S.RUNNING, "default")
-    engine.broker.pause("default", "somebody")
-    engine.broker.requeue(dead, "somebody")
+    engine.pause("default", "somebody")
+    engine.requeue(dead, "somebody")
     assert engine.promote() == 2
     assert running.claim is not None
     engine.end_leases("w1")
@@ -259,7 +259,7 @@ def test_pause_02_what_is_delayed_retried_reclaimed_or_requeued_waits_too(any_se
     assert sum(waiting.waiting_by_priority.values()) == waiting.counts[S.QUEUED]
     restarted = Engine(any_server)
     assert restarted.claim("w2") == [], "whoever asks, it is still paused"
-    engine.broker.resume("default", "somebody")
+    engine.resume("default", "somebody")
     claimed = []
     while claims := restarted.claim("w2"):
         claimed += ids(claims)
@@ -357,7 +357,7 @@ def test_an_unreadable_record_that_was_buried_can_be_evicted_and_requeued(engine
     assert small.claim() == []
     assert [small.task(task_id).status for task_id in (bad, worse)] == [S.FAILED, S.DEAD_LETTERED]
     check_invariants(small.server, small.keys, small.settings)
-    small.broker.requeue(worse, "somebody")
+    small.requeue(worse, "somebody")
     assert ids(small.claim()) == [worse]
 
 

@@ -45,18 +45,23 @@ def _seed(engine: Engine, status: Status, event: Event) -> Seeded:
     if event is E.EXPIRE:
         engine.let_ttl_pass(seeded.task_id)
     if event is E.DROP and status is S.RUNNING:
-        engine.broker.cancel(seeded.task_id)
+        engine.cancel(seeded.task_id)
     return seeded
 
 
 def _cancel(engine: Engine, seeded: Seeded) -> None:
     with contextlib.suppress(TaskFinished):
-        engine.broker.cancel(seeded.task_id, "why not")
+        engine.cancel(seeded.task_id, "why not")
 
 
 def _requeue(engine: Engine, seeded: Seeded) -> None:
     with contextlib.suppress(WrongState):
-        engine.broker.requeue(seeded.task_id, "somebody")
+        engine.requeue(seeded.task_id, "somebody")
+
+
+def _discard(engine: Engine, seeded: Seeded) -> None:
+    with contextlib.suppress(WrongState):
+        engine.discard(seeded.task_id)
 
 
 def _expire(engine: Engine, seeded: Seeded) -> None:
@@ -96,6 +101,7 @@ FIRE: dict[Event, Callable[[Engine, Seeded], object]] = {
     E.DROP: _commit("cancelled"),
     E.EXPIRE: _expire,
     E.REQUEUE: _requeue,
+    E.DISCARD: _discard,
     E.EVICT: lambda engine, seeded: engine.fail_for_good(queue="another"),
 }
 

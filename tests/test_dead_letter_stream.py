@@ -114,7 +114,7 @@ def test_dlq_03_a_requeue_keeps_the_history_says_who_and_begins_anew(any_server:
     any_server.call("HSET", engine.keys.task(task_id), "expires", 1)
     before = engine.task(task_id)
 
-    engine.broker.requeue(task_id, "Ann", queue="elsewhere", priority=8)
+    engine.requeue(task_id, "Ann", queue="elsewhere", priority=8)
 
     task = engine.task(task_id)
     assert (task.status, task.queue, task.priority, task.requeued) == (S.QUEUED, "elsewhere", 8, 1)
@@ -159,7 +159,7 @@ def test_only_a_dead_letter_can_be_requeued(server: Server, status: Status) -> N
     engine = Engine(server)
     seeded = engine.seed(status)
     with pytest.raises(WrongState) as error:
-        engine.broker.requeue(seeded.task_id, "somebody")
+        engine.requeue(seeded.task_id, "somebody")
     assert error.value.context["status"] == status
 
 
@@ -168,16 +168,16 @@ def test_a_dead_letter_that_was_discarded_is_not_requeued(server: Server) -> Non
     dead = engine.fail_for_good()
     server.call("HSET", engine.keys.task(dead), "discarded", 1)
     with pytest.raises(WrongState):
-        engine.broker.requeue(dead, "somebody")
+        engine.requeue(dead, "somebody")
     with pytest.raises(TaskNotFound):
-        engine.broker.requeue("f" * 32, "somebody")
+        engine.requeue("f" * 32, "somebody")
 
 
 def test_a_dead_letter_can_be_requeued_again_and_again(server: Server) -> None:
     engine = Engine(server)
     dead = engine.fail_for_good()
     for number in range(1, 4):
-        engine.broker.requeue(dead, "somebody")
+        engine.requeue(dead, "somebody")
         engine.commit(engine.claim_one(), "dead")
         assert (engine.task(dead).requeued, engine.task(dead).status) == (number, S.DEAD_LETTERED)
     check_invariants(server, engine.keys, engine.settings)

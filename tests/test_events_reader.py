@@ -79,8 +79,8 @@ def an_event(number: int, kind: str) -> Event:
 
 
 def test_every_type_that_a_script_writes_is_known_and_is_told_as_json(engine: Engine) -> None:
-    engine.broker.pause("default", "me", "why")
-    engine.broker.resume("default", "me")
+    engine.pause("default", "me", "why")
+    engine.resume("default", "me")
     engine.register()
     for status in Status:
         engine.seed(status)
@@ -167,8 +167,8 @@ def test_a_page_says_when_something_before_it_is_gone(server: Server) -> None:
     first = history.newest(EventFilter(), 3).events[0].id
     assert history.after(first, EventFilter(), 10).gap is False
     for _ in range(400):
-        engine.broker.pause("q", "me")
-        engine.broker.resume("q", "me")
+        engine.pause("q", "me")
+        engine.resume("q", "me")
     page = history.after(first, EventFilter(), 10)
     assert page.gap
     assert len(page.events) == 10
@@ -184,9 +184,9 @@ def test_a_page_of_a_rare_kind_looks_at_a_bounded_number_of_events(
     monkeypatch.setattr("dtq.events.history._ENTRIES_A_READ", 50)
     rare = EventFilter(types=frozenset({"QUEUE_PAUSED"}))
     for _ in range(700):
-        engine.broker.resume("q", "me")
+        engine.resume("q", "me")
         engine.server.call("XADD", engine.keys.events(), "*", "e", "TASK_QUEUED\tt\tq\ty\t0\t\t")
-    engine.broker.pause("q", "me")
+    engine.pause("q", "me")
     history = EventHistory(engine.server, engine.settings)
     page, pages = history.after(EventId.parse("0"), rare, 10), 1
     while page.more:
@@ -423,8 +423,8 @@ def test_what_was_trimmed_before_it_was_read_is_a_gap(server: Server, monkeypatc
         subscription._changed.acquire()  # whoever hands out waits for this
         try:
             for _ in range(400):
-                engine.broker.pause("q", "me")
-                engine.broker.resume("q", "me")
+                engine.pause("q", "me")
+                engine.resume("q", "me")
         finally:
             subscription._changed.release()
         items = drain(subscription, 10_000, timeout_s=1)

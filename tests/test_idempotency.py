@@ -150,7 +150,7 @@ def test_a_dead_letter_that_is_requeued_is_in_progress_again(any_server: Server)
     engine = Engine(any_server)
     dead = engine.seed(S.DEAD_LETTERED, "default", idempotency_key="k").task_id
     assert replayed(engine.try_submit(idempotency_key="k")) == dead
-    engine.broker.requeue(dead, "somebody")
+    engine.requeue(dead, "somebody")
     assert any_server.call("PTTL", engine.keys.idempotency("default", "k")) == -1
     assert in_progress(engine.try_submit(idempotency_key="k")) == dead
     check_invariants(any_server, engine.keys, engine.settings)
@@ -158,7 +158,7 @@ def test_a_dead_letter_that_is_requeued_is_in_progress_again(any_server: Server)
 
 def test_a_requeue_to_another_queue_keeps_the_key_of_the_first_one(engine: Engine) -> None:
     dead = engine.seed(S.DEAD_LETTERED, "default", idempotency_key="k").task_id
-    engine.broker.requeue(dead, "somebody", queue="other")
+    engine.requeue(dead, "somebody", queue="other")
     assert in_progress(engine.try_submit(idempotency_key="k")) == dead
     engine.submit(idempotency_key="k", queue="other")
     check_invariants(engine.server, engine.keys, engine.settings)
@@ -168,7 +168,7 @@ def test_a_requeue_takes_no_key_away_from_a_newer_task(engine: Engine) -> None:
     dead = engine.seed(S.DEAD_LETTERED, "default", idempotency_key="k").task_id
     engine.server.call("DEL", engine.keys.idempotency("default", "k"))  # as after DTQ_IDEM_TTL_S
     newer = engine.submit(idempotency_key="k")
-    engine.broker.requeue(dead, "somebody")
+    engine.requeue(dead, "somebody")
     assert in_progress(engine.try_submit(idempotency_key="k")) == newer
     claims = {claim.task_id: claim for claim in engine.claim()}
     engine.commit(claims[dead])
@@ -180,7 +180,7 @@ def test_a_requeue_takes_the_key_when_the_newer_task_is_gone(engine: Engine) -> 
     dead = engine.seed(S.DEAD_LETTERED, "default", idempotency_key="k").task_id
     record = engine.keys.idempotency("default", "k")
     engine.server.call("HSET", record, "task", "f" * 32)
-    engine.broker.requeue(dead, "somebody")
+    engine.requeue(dead, "somebody")
     assert in_progress(engine.try_submit(idempotency_key="k")) == dead
 
 

@@ -32,12 +32,12 @@ def _busy_day(server: Server) -> Engine:
     (suspect,) = engine.claim("w1", 5, ["busy"])
     engine.broker.start_suspect("w1", suspect, alone=True)
     engine.broker.progress("w1", suspect, 0.5, "half")
-    engine.broker.cancel(suspect.task_id)
+    engine.cancel(suspect.task_id)
     engine.commit(suspect, "succeed")
     letters = [engine.fail_for_good(queue="busy-too") for _ in range(4)]
-    engine.broker.requeue(letters[-1], "somebody", queue="busy", priority=0)
+    engine.requeue(letters[-1], "somebody", queue="busy", priority=0)
     engine.commit(engine.claim_one("w1", "busy"), "succeed", result=b"[1]")
-    engine.broker.pause("busy", "somebody")
+    engine.pause("busy", "somebody")
     engine.broker.begin_operation("send the mail", "token", 5)
     engine.broker.tick(engine.worker("w1"), [])
     return engine

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dtq.errors import RedisUnavailable
-from dtq.model import HandlerPolicy
+from dtq.model import Actor, HandlerPolicy
 from dtq.redisio import Server
 from dtq.states import Status
 from tests.conftest import ProxyFactory
@@ -23,6 +23,7 @@ from tests.support.engine import FAR_MS, Engine, outcome
 from tests.support.invariants import check_invariants
 
 S = Status
+SOMEBODY = Actor("somebody", "because", "r1")
 Step = Callable[[Engine], Any]
 
 
@@ -61,7 +62,7 @@ def _commit(kind: Any, **fields: Any) -> Case:
 
 def _commit_after_cancel(engine: Engine) -> Any:
     claims = _running(engine)
-    engine.broker.cancel(claims[0].task_id)
+    engine.cancel(claims[0].task_id)
     return claims
 
 
@@ -112,7 +113,7 @@ def _leader(engine: Engine) -> Any:
 
 
 def _tick(engine: Engine, claims: Any) -> Any:
-    engine.broker.cancel(claims[0].task_id)
+    engine.cancel(claims[0].task_id)
     return engine.broker.tick(engine.worker("w1"), claims)._asdict()
 
 
@@ -122,7 +123,7 @@ def _registered_and_running(engine: Engine) -> Any:
 
 
 def _pause(engine: Engine) -> Any:
-    engine.broker.pause("default", "somebody", "maintenance")
+    engine.pause("default", "somebody", "maintenance")
 
 
 HANDLERS = {"echo": HandlerPolicy(3, 500, {"type": "object"}), "sleep": HandlerPolicy(None, None, None)}
@@ -144,11 +145,16 @@ CASES: dict[str, Case] = {
     ),
     "start": Case("task_start", lambda e, claims: e.broker.start_suspect("w1", claims[0], True), _running),
     "progress": Case("task_progress", lambda e, claims: e.broker.progress("w1", claims[0], 0.25, "a\tb\nc"), _running),
-    "cancel waiting": Case("task_cancel", lambda e, i: e.broker.cancel(i, "why"), lambda e: e.submit()),
-    "cancel scheduled": Case("task_cancel", lambda e, i: e.broker.cancel(i), lambda e: e.submit(delay_seconds=60)),
-    "cancel running": Case("task_cancel", lambda e, claims: e.broker.cancel(claims[0].task_id, "why"), _running),
-    "requeue": Case("task_requeue", lambda e, i: e.broker.requeue(i, "me", queue="other", priority=9), _dead_letter),
-    "pause": Case("queue_pause", lambda e, _: e.broker.pause("default", "me", "why")),
+    "cancel waiting": Case("task_cancel", lambda e, i: e.cancel(i, "why"), lambda e: e.submit()),
+    "cancel scheduled": Case("task_cancel", lambda e, i: e.cancel(i), lambda e: e.submit(delay_seconds=60)),
+    "cancel running": Case("task_cancel", lambda e, claims: e.cancel(claims[0].task_id, "why"), _running),
+    "requeue": Case("task_requeue", lambda e, i: e.requeue(i, "me", queue="other", priority=9), _dead_letter),
+    "pause": Case("queue_pause", lambda e, _: e.pause("default", "me", "why")),
+    "resume": Case("queue_resume", lambda e, _: e.resume("default", "me"), _pause),
+    "discard": Case("task_discard", lambda e, i: e.discard(i, "me"), _dead_letter),
+    "tell a worker": Case(
+        "worker_command", lambda e, _: e.control.tell_worker("w1", "quiet", SOMEBODY), lambda e: e.register()
+    ),
     "register": Case("worker_register", lambda e, _: e.broker.register(e.worker(), HANDLERS)),
     "tick": Case("worker_tick", _tick, _registered_and_running),
     "leave": Case("worker_leave", lambda e, _: e.broker.deregister("w1", ["default"]), _leader),
@@ -179,7 +185,6 @@ COUNTED: dict[str, Case] = {
     "sweep queues": Case("sweep_queue", lambda e, _: e.broker.upkeep.sweep(), _idle_queue),
     "reconcile": Case("reconcile", lambda e, _: e.reconcile_all(), _lost_places),
     "settle": Case("task_settle", lambda e, _: e.broker.settle("w1", ["default"], []), _running),
-    "resume": Case("queue_resume", lambda e, _: e.broker.resume("default", "me"), _pause),
 }
 
 

@@ -43,7 +43,7 @@ def _way(engine: Engine, body: bytes) -> list[tuple[bytes, bytes]]:
     engine.promote()
     dead = claim()
     assert engine.commit(dead, "dead", reason="exhausted") is S.DEAD_LETTERED
-    engine.broker.requeue(dead.task_id, "somebody", queue="other", priority=9)
+    engine.requeue(dead.task_id, "somebody", queue="other", priority=9)
     last = claim("other")
     assert engine.commit(last, result=last.payload) is S.SUCCEEDED
     return seen

@@ -226,7 +226,7 @@ def test_redis_20_what_waits_is_counted_exactly_on_every_server(any_server: Serv
     engine = Engine(any_server)
     ids = engine.submit_many(1000)
     for task_id in ids[100:400]:
-        engine.broker.cancel(task_id)
+        engine.cancel(task_id)
     claims = engine.claim("w1", 100) + engine.claim("w1", 100)
     assert len(claims) == 200
     info = engine.queries.queue("default")
@@ -294,7 +294,7 @@ def test_a_group_of_somebody_else_does_not_matter(any_server: Server) -> None:
 def test_queues_are_listed_by_name_paused_or_not(engine: Engine) -> None:
     for number in range(60):
         engine.submit(queue=f"q{number:02}")
-    engine.broker.pause("q07", "Ann", "repairs")
+    engine.pause("q07", "Ann", "repairs")
     infos = engine.queries.queues()
     assert [info.queue for info in infos] == [f"q{number:02}" for number in range(60)]
     assert [info.queue for info in infos if info.paused] == ["q07"]

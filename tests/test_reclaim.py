@@ -88,7 +88,7 @@ def test_claim_24_the_owner_of_a_task_that_was_given_up_hears_that_it_lost_it(an
     first = engine.claim_one("a")
     engine.broker.start_suspect("a", first, alone=True)
     second = engine.claim_one("a")
-    engine.broker.cancel(unwanted)
+    engine.cancel(unwanted)
     assert engine.reclaim("a") == 2
     assert [engine.task(task_id).status for task_id in (poison, unwanted)] == [S.DEAD_LETTERED, S.CANCELLED]
     assert [engine.commit(claim, worker_id="a") for claim in (first, second)] == [None, None]
@@ -159,7 +159,7 @@ def test_a_suspect_that_fails_as_tasks_fail_stays_a_suspect_until_it_is_requeued
     again = engine.claim_one()
     assert again.suspect == 1
     engine.commit(again, "dead")
-    engine.broker.requeue(task_id, "somebody")
+    engine.requeue(task_id, "somebody")
     assert engine.claim_one().suspect == 0
 
 
@@ -168,7 +168,7 @@ def test_a_cancelled_task_of_a_lost_worker_is_cancelled(any_server: Server) -> N
     engine.register("w1")
     task_id = engine.submit()
     engine.claim_one()
-    engine.broker.cancel(task_id, "not wanted")
+    engine.cancel(task_id, "not wanted")
     assert engine.reclaim() == 1
     task = engine.task(task_id)
     assert (task.status, task.reason, len(task.attempts)) == (S.CANCELLED, "not wanted", 1)

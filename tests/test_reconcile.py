@@ -77,7 +77,7 @@ def test_a_running_task_whose_group_is_gone_is_queued_anew(any_server: Server) -
 def test_a_task_whose_cancellation_was_asked_for_is_cancelled_and_not_run_again(any_server: Server) -> None:
     engine = Engine(any_server)
     seeded = engine.seed(S.RUNNING, "default")
-    engine.broker.cancel(seeded.task_id)
+    engine.cancel(seeded.task_id)
     any_server.call("DEL", engine.keys.stream("default", 5))
     assert engine.reconcile_all() == 1
     assert engine.task(seeded.task_id).status is S.CANCELLED

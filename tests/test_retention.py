@@ -108,7 +108,7 @@ def test_a_queue_that_nobody_has_used_for_a_day_goes_with_its_streams_and_counte
     seeded = engine.seed(S.SUCCEEDED, "used")
     engine.submit(queue="used", priority=0)
     engine.broker.hand_back("w1", engine.claim("w1", 1, ["used"]))
-    engine.broker.cancel(engine.queries.tasks(TaskFilter()).tasks[0].task_id)
+    engine.cancel(engine.queries.tasks(TaskFilter()).tasks[0].task_id)
     idle(engine, "used")
     engine.broker.upkeep.sweep()
     assert engine.queries.queue_names() == ["used"], "it still has tasks"
@@ -127,7 +127,7 @@ def test_a_queue_that_is_used_or_paused_stays(server: Server) -> None:
     engine = Engine(server)
     for queue in ("fresh", "paused"):
         end_retention(engine, engine.seed(S.SUCCEEDED, queue).task_id)
-    engine.broker.pause("paused", "somebody")
+    engine.pause("paused", "somebody")
     idle(engine, "paused")
     engine.broker.upkeep.sweep()
     assert engine.queries.queue_names() == ["fresh", "paused"]
@@ -158,9 +158,9 @@ def test_the_wake_stream_of_a_queue_that_is_never_used_ends_with_its_waiters(any
     any_server.call("PEXPIRE", wake, 9999)
     engine.broker.tick(engine.register("w1", queues=["never-used"]), [])
     assert any_server.call("PTTL", wake) > WAKE_KEEP_MS - 10_000, "a worker still waits on it"
-    engine.broker.resume("never-paused", "somebody")
-    engine.broker.pause("never-used-either", "somebody")
-    engine.broker.resume("never-used-either", "somebody")
+    engine.resume("never-paused", "somebody")
+    engine.pause("never-used-either", "somebody")
+    engine.resume("never-used-either", "somebody")
     check_invariants(any_server, engine.keys, engine.settings)
 
 

@@ -154,10 +154,10 @@ def test_an_earlier_time_than_the_leader_knows_rings_for_it(any_server: Server) 
 def test_a_cancelled_delayed_task_stays_cancelled(any_server: Server) -> None:
     engine = Engine(any_server)
     task_id = engine.submit(delay_seconds=60)
-    assert engine.broker.cancel(task_id, "not wanted") is S.CANCELLED
+    assert engine.cancel(task_id, "not wanted") is S.CANCELLED
     assert engine.promote() == 0
     with pytest.raises(TaskFinished) as error:
-        engine.broker.cancel(task_id)
+        engine.cancel(task_id)
     assert error.value.context == {"task_id": task_id, "status": "cancelled"}
     assert engine.task(task_id).reason == "not wanted"
 
@@ -167,7 +167,7 @@ def test_a_cancel_that_was_recorded_first_wins_over_every_outcome(any_server: Se
     engine = Engine(any_server)
     task_id = engine.submit()
     claim = engine.claim_one()
-    assert engine.broker.cancel(task_id) is S.RUNNING
+    assert engine.cancel(task_id) is S.RUNNING
     assert engine.task(task_id).cancel_requested
     assert engine.broker.tick(engine.worker(), [claim]).cancelled == {task_id}
     assert engine.commit(claim, kind, result=b"1") is S.CANCELLED  # type: ignore[arg-type]
@@ -222,13 +222,13 @@ def test_records_of_a_newer_dtq_and_spoilt_ones_are_not_touched_by_operators(any
     any_server.call("HSET", engine.keys.task(spoilt_dead), "seq", "many")
     before = dump(any_server)
     with pytest.raises(NewerSchema):
-        engine.broker.cancel(newer)
+        engine.cancel(newer)
     with pytest.raises(NewerSchema):
-        engine.broker.requeue(dead, "somebody")
+        engine.requeue(dead, "somebody")
     with pytest.raises(Undecodable):
-        engine.broker.cancel(spoilt)
+        engine.cancel(spoilt)
     with pytest.raises(Undecodable):
-        engine.broker.requeue(spoilt_dead, "somebody")
+        engine.requeue(spoilt_dead, "somebody")
     assert dump(any_server) == before
 
 

@@ -49,8 +49,8 @@ CALLS: dict[str, tuple[tuple[Status, ...], Callable[[Engine, Seeded], object]]] 
     "reclaim": ((S.RUNNING,), _reclaim),
     "promote": ((S.PENDING, S.RETRYING), lambda engine, _: engine.broker.upkeep.promote(late_ms=-FAR_MS)),
     "reconcile": ((S.PENDING, S.QUEUED, S.RUNNING), lambda engine, _: engine.reconcile_all()),
-    "cancel": ((S.PENDING, S.QUEUED, S.RUNNING), lambda engine, seeded: engine.broker.cancel(seeded.task_id)),
-    "requeue": ((S.DEAD_LETTERED,), lambda engine, seeded: engine.broker.requeue(seeded.task_id, "somebody")),
+    "cancel": ((S.PENDING, S.QUEUED, S.RUNNING), lambda engine, seeded: engine.cancel(seeded.task_id)),
+    "requeue": ((S.DEAD_LETTERED,), lambda engine, seeded: engine.requeue(seeded.task_id, "somebody")),
     "evict": ((S.DEAD_LETTERED,), _evict),
     "list": ((S.QUEUED,), lambda engine, _: engine.queries.tasks(TaskFilter())),
     "look": ((S.RUNNING,), lambda engine, seeded: engine.queries.task(seeded.task_id)),
@@ -111,7 +111,7 @@ def test_a_record_of_a_newer_dtq_is_neither_cancelled_nor_requeued(server: Serve
         server.call("HSET", engine.keys.task(task_id), "v", 2)
         before = dump(server)
         with pytest.raises(NewerSchema):
-            engine.broker.cancel(task_id)
+            engine.cancel(task_id)
         with pytest.raises(NewerSchema):
-            engine.broker.requeue(task_id, "somebody")
+            engine.requeue(task_id, "somebody")
         assert dump(server) == before

@@ -290,6 +290,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def retention_ends(self, data: st.DataObject) -> None:
         ended = self.model.having(S.SUCCEEDED, S.FAILED, S.CANCELLED, S.EXPIRED)
+        ended += [task for task in self.model.having(S.DEAD_LETTERED) if task.discarded]
         chosen = [task for task in ended if data.draw(st.booleans())]
         for task in chosen:
             member = f"{task.task_id} {task.status.value} {task.queue}"
@@ -314,13 +315,13 @@ class Machine(RuleBasedStateMachine):
         task = self.pick(data, S.RUNNING) if running and self.model.having(S.RUNNING) else self.pick(data, *Status)
         if task.terminal:
             with pytest.raises(TaskFinished) as error:
-                self.broker.cancel(task.task_id)
+                self.engine.cancel(task.task_id)
             assert error.value.context["status"] == task.status
         elif task.status is S.RUNNING:
-            assert self.broker.cancel(task.task_id, "why not") is S.RUNNING
+            assert self.engine.cancel(task.task_id, "why not") is S.RUNNING
             task.cancel = True
         else:
-            assert self.broker.cancel(task.task_id) is S.CANCELLED
+            assert self.engine.cancel(task.task_id) is S.CANCELLED
             self.model.end(task, S.CANCELLED)
 
     @precondition(lambda self: self.model.tasks)
@@ -331,9 +332,9 @@ class Machine(RuleBasedStateMachine):
         task = self.pick(data, S.DEAD_LETTERED) if wanted and self.model.dead else self.pick(data, *Status)
         target = queue or task.queue
         try:
-            self.broker.requeue(task.task_id, "somebody", queue=queue, priority=band)
+            self.engine.requeue(task.task_id, "somebody", queue=queue, priority=band)
         except WrongState:
-            assert task.status is not S.DEAD_LETTERED
+            assert task.task_id not in self.model.dead
         except TooManyQueues:
             assert target not in self.model.queues
             assert len(self.model.queues) >= MAX_QUEUES
@@ -341,10 +342,21 @@ class Machine(RuleBasedStateMachine):
             assert task.status is S.DEAD_LETTERED
             self.model.requeue(task, target, task.band if band is None else band)
 
+    @precondition(lambda self: self.model.tasks)
+    @rule(data=st.data(), wanted=st.booleans())
+    def discard(self, data: st.DataObject, wanted: bool) -> None:
+        task = self.pick(data, S.DEAD_LETTERED) if wanted and self.model.dead else self.pick(data, *Status)
+        if task.task_id in self.model.dead:
+            self.engine.discard(task.task_id)
+            self.model.discard(task)
+        else:
+            with pytest.raises(WrongState):
+                self.engine.discard(task.task_id)
+
     @rule(queue=queue_names, pause=st.booleans())
     def pause_or_resume(self, queue: str, pause: bool) -> None:
         was = queue in self.model.paused
-        answer = self.broker.pause(queue, "somebody") if pause else self.broker.resume(queue, "somebody")
+        answer = self.engine.pause(queue, "somebody") if pause else self.engine.resume(queue, "somebody")
         assert answer == (was is not pause)
         (self.model.paused.add if pause else self.model.paused.discard)(queue)
 
@@ -377,7 +389,8 @@ class Machine(RuleBasedStateMachine):
             told = {
                 "status": record["status"], "queue": record["queue"], "band": int(record["priority"]),
                 "worker": record.get("worker") if task.status is S.RUNNING else None,
-                "cancel": record.get("cancel") == "1", "has_ttl": "expires" in record,
+                "cancel": record.get("cancel") == "1", "discarded": "discarded" in record,
+                "has_ttl": "expires" in record,
                 **{name: int(record.get(name, 0))
                    for name in ("seq", "attempt", "failures", "crashes", "suspect", "requeued")},
                 "history": self.server.call("LLEN", self.engine.keys.attempts(task_id)),

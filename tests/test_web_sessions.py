@@ -42,7 +42,7 @@ def add_pages(api: Api) -> None:
         sessions.allow_page(need)
         seen = sessions.viewer()
         return jsonify(
-            who=actor(),
+            who=actor().name,
             role=seen and seen.role,
             token=sessions.csrf_token(),
             may={one: sessions.may(one) for one in ("read", "write", "destructive")},

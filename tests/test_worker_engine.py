@@ -101,11 +101,11 @@ def test_pause_01_nothing_starts_after_a_pause_and_all_after_the_resume(make, cl
     worker.task("echo")(lambda payload, ctx: None)
     worker.start()
     assert run(client, "echo").status is Status.SUCCEEDED
-    client.broker.pause("default", "test")
+    client.pause("default")
     ids = [client.submit("echo").task_id for _ in range(10)]
     time.sleep(1.5)
     assert {client.get(one).status for one in ids} == {Status.QUEUED}
-    client.broker.resume("default", "test")
+    client.resume("default")
     resumed_at = time.monotonic()
     for one in ids:
         assert client.wait(one, 2).status is Status.SUCCEEDED
@@ -124,12 +124,12 @@ def test_pause_02_what_becomes_due_in_a_paused_queue_waits(make, client, wait_un
     worker.start()
     retried = client.submit("fails.once").task_id
     wait_until(lambda: client.get(retried).failures == 1, what="the failure")
-    client.broker.pause("default", "test")
+    client.pause("default")
     delayed = client.submit("echo", delay_seconds=0.2).task_id
     time.sleep(1.5)
     assert client.get(delayed).status is Status.QUEUED
     assert client.get(retried).status in (Status.QUEUED, Status.SUCCEEDED)
-    client.broker.resume("default", "test")
+    client.resume("default")
     assert client.wait(delayed, 3).status is Status.SUCCEEDED
     assert client.wait(retried, 3).status is Status.SUCCEEDED
 
@@ -140,7 +140,7 @@ def test_pause_02_what_runs_when_a_queue_is_paused_ends(make, client, wait_until
     worker.start()
     task_id = client.submit("nap").task_id
     wait_until(lambda: is_running(client, task_id), what="the start")
-    client.broker.pause("default", "test")
+    client.pause("default")
     assert client.wait(task_id, 3).status is Status.SUCCEEDED
 
 

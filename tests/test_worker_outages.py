@@ -100,11 +100,11 @@ def test_redis_02_a_flushall_is_survived_without_noise(server, start, connect, c
 
 def test_redis_02_entries_of_a_destroyed_group_are_run(server, start, connect):
     client = connect(server.safe_url)
-    client.broker.pause("default", "test")
+    client.pause("default")
     start(server.safe_url)
     ids = [client.submit("echo").task_id for _ in range(10)]
     server.call("XGROUP", "DESTROY", client.broker.keys.stream("default", 5), "workers")
-    client.broker.resume("default", "test")
+    client.resume("default")
     for one in ids:
         assert client.wait(one, 10).status is Status.SUCCEEDED
 

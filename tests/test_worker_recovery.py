@@ -200,7 +200,7 @@ def test_dlq_03_a_requeued_task_keeps_its_history_and_has_no_error_once_it_succe
     task = client.wait(client.submit("mends", max_attempts=3).task_id, 5)
     assert (task.status, task.failures) == (Status.DEAD_LETTERED, 3)
     mended.set()
-    client.requeue(task.task_id, actor="somebody")
+    client.requeue(task.task_id)
     task = client.wait(task.task_id, 5)
     assert (task.status, task.error, task.attempt, task.failures, task.requeued) == (Status.SUCCEEDED, None, 1, 0, 1)
     told = [(one.outcome, one.message) for one in task.attempts]

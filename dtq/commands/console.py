@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -33,10 +34,11 @@ from dtq.errors import (
     TaskNotFound,
     TooManyQueues,
     UnknownTaskType,
+    WorkerNotFound,
     WrongState,
 )
 from dtq.log import escape
-from dtq.model import rfc3339
+from dtq.model import Actor, rfc3339
 from dtq.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Exit(IntEnum):
 
 _EXITS: Sequence[tuple[tuple[type[DtqError], ...], Exit]] = (
     ((InvalidTask, PayloadTooLarge, UnknownTaskType, IdempotencyKeyReused), Exit.USAGE),
-    ((TaskNotFound,), Exit.NOT_FOUND),
+    ((TaskNotFound, WorkerNotFound), Exit.NOT_FOUND),
     ((TaskFinished, WrongState, IdempotencyInProgress, NewerSchema), Exit.WRONG_STATE),
     ((QueueFull, ScheduleFull, TooManyQueues, RedisFull), Exit.FULL),
     ((RedisUnavailable, ServerStartFailed), Exit.REDIS_AWAY),
@@ -143,12 +145,13 @@ def redis_now(client: Client) -> float:
     return int(seconds) + int(micros) / 1e6
 
 
-def actor() -> str:
+def actor(reason: str = "") -> Actor:
     """Return who the history and the audit say did it."""
     try:
-        return f"cli:{getpass.getuser()}"
+        name = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
-        return f"cli:{os.getuid()}"
+        name = str(os.getuid())
+    return Actor(f"cli:{name}", reason)
 
 
 def print_json(value: Any) -> None:
@@ -215,6 +218,31 @@ def duration(seconds: float | None) -> str:
         if round(seconds / size) * size < limit:
             return f"{round(seconds / size)} {unit}"
     return f"{round(seconds / 86_400)} d"
+
+
+def moment(text: str) -> datetime:
+    """Read a time with its offset."""
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        value = datetime.min  # noqa: DTZ901 - refused below
+    if value.utcoffset() is None:
+        raise Failure(f"{text} is no time with an offset, such as 2026-01-31T12:00:00+01:00", Exit.USAGE)
+    return value
+
+
+def seconds(time: datetime | None) -> float | None:
+    """Return a time as seconds since the epoch."""
+    return None if time is None else time.timestamp()
+
+
+def moment_option(name: str, told: str) -> Callable[[F], F]:
+    """Add an option that takes a time with its offset."""
+    return click.option(name, metavar="TIME", callback=_moment, help=f"{told} RFC 3339 with an offset.")
+
+
+def _moment(ctx: click.Context, parameter: click.Parameter, value: str | None) -> datetime | None:
+    return None if value is None else moment(value)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

@@ -40,10 +40,11 @@ def list_dead(queue: str | None, task_type: str | None, limit: int, cursor: str 
 @click.argument("task_ids", nargs=-1, required=True, metavar="TASK_ID...")
 @click.option("--queue", callback=checked_queue, help="Into another queue.")
 @click.option("--priority", type=click.IntRange(0, 9), help="With another priority.")
+@click.option("--reason", default="", help="Kept in the audit.")
 @json_option
 @click.pass_context
 def requeue(
-    ctx: click.Context, task_ids: tuple[str, ...], queue: str | None, priority: int | None, as_json: bool
+    ctx: click.Context, task_ids: tuple[str, ...], queue: str | None, priority: int | None, reason: str, as_json: bool
 ) -> None:
     """Queue dead letters again, their attempts starting anew.
 
@@ -54,7 +55,7 @@ def requeue(
     queued, refused = [], []
     for task_id in ids:
         try:
-            queued.append(client.requeue(task_id, actor=actor(), queue=queue, priority=priority))
+            queued.append(client.requeue(task_id, actor=actor(reason), queue=queue, priority=priority))
         except DtqError as error:
             if error.http_status >= 500:  # the next would meet the same
                 raise

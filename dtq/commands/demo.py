@@ -114,7 +114,7 @@ def _follow(client: Client, acts: Sequence[Act], ids: Sequence[str], show: _Show
             if waits is not None and (task.status is Status.RUNNING or "delay_seconds" in waits.options):
                 del to_cancel[task.task_id]
                 if not task.terminal:
-                    client.cancel(task.task_id, actor=actor(), reason="the demo shows it")
+                    client.cancel(task.task_id, actor=actor("the demo shows it"))
         show.update(tasks, time.monotonic() - started)
         if all(task.terminal for task in tasks) or time.monotonic() - started > LIMIT_S:
             return tasks

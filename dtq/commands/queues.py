@@ -119,16 +119,17 @@ def _pause_text(pause: Any, now: float) -> str:
 @json_option
 def pause(name: str, reason: str, as_json: bool) -> None:
     """Let nothing more of a queue start; what runs goes on."""
-    changed = connect().broker.pause(name, actor(), reason)
+    changed = connect().pause(name, actor=actor(reason))
     _tell(name, True, changed, as_json)
 
 
 @queue.command("resume")
 @click.argument("name", callback=checked_queue)
+@click.option("--reason", default="", help="Kept in the audit.")
 @json_option
-def resume(name: str, as_json: bool) -> None:
+def resume(name: str, reason: str, as_json: bool) -> None:
     """Let a paused queue go on."""
-    changed = connect().broker.resume(name, actor())
+    changed = connect().resume(name, actor=actor(reason))
     _tell(name, False, changed, as_json)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from dtq.commands.console import (
     connect,
     duration,
     json_option,
+    moment,
     print_json,
     program,
     redis_now,
@@ -102,17 +102,6 @@ def read_json(text: str, name: str) -> Any:
         raise Failure(f"{name}: {text[1:]} cannot be read: {error.strerror}", Exit.USAGE) from None
     except InvalidTask as error:
         raise Failure(f"{name}: {error.message}", Exit.USAGE) from None
-
-
-def moment(text: str) -> datetime:
-    """Read a time with its offset."""
-    try:
-        value = datetime.fromisoformat(text)
-    except ValueError:
-        value = datetime.min  # noqa: DTZ901 - refused below
-    if value.utcoffset() is None:
-        raise Failure(f"{text} is no time with an offset, such as 2026-01-31T12:00:00+01:00", Exit.USAGE)
-    return value
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -307,7 +296,7 @@ def _ended(found: Task) -> str:
 @json_option
 def cancel(task_id: str, reason: str, as_json: bool) -> None:
     """Cancel a task: at once if it waits; if it runs, its worker is told."""
-    found = connect().cancel(task_id, actor=actor(), reason=reason)
+    found = connect().cancel(task_id, actor=actor(reason))
     if as_json:
         print_json(found.as_json())
     elif found.terminal:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from dtq.commands.console import Exit, Failure, Group, connect, json_option, print_json, redis_now, when
+from dtq.commands.console import Exit, Failure, Group, actor, connect, json_option, print_json, redis_now, when
 from dtq.commands.tables import Column, print_table
+from dtq.control import Command
 from dtq.model import WorkerInfo
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,7 @@ WORKER_COLUMNS = (
 
 @click.group("worker", cls=Group)
 def worker() -> None:
-    """Look at workers, or be one."""
+    """Look at workers, tell them to rest or to end, or be one."""
 
 
 @worker.command("list")
@@ -60,6 +61,32 @@ def print_workers(found: Sequence[WorkerInfo], now: float) -> None:
         for one in found
     ]
     print_table(WORKER_COLUMNS, rows, empty="no worker is running")
+
+
+@worker.command("quiet")
+@click.argument("worker_id")
+@click.option("--reason", default="", help="Kept in the audit.")
+@json_option
+def quiet(worker_id: str, reason: str, as_json: bool) -> None:
+    """Tell a worker to claim nothing more; what it runs goes on."""
+    _tell(worker_id, "quiet", reason, as_json)
+
+
+@worker.command("stop")
+@click.argument("worker_id")
+@click.option("--reason", default="", help="Kept in the audit.")
+@json_option
+def stop(worker_id: str, reason: str, as_json: bool) -> None:
+    """Tell a worker to drain and to end."""
+    _tell(worker_id, "stop", reason, as_json)
+
+
+def _tell(worker_id: str, command: Command, reason: str, as_json: bool) -> None:
+    changed = connect().tell_worker(worker_id, command, actor=actor(reason))
+    if as_json:
+        print_json({"worker_id": worker_id, "command": command, "changed": changed})
+    else:
+        click.echo(f"{worker_id} is told{'' if changed else ' already'}: {command}")
 
 
 @worker.command("run", context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -1,54 +1,17 @@
 --[[ task_requeue: dead_lettered -> queued, an operator's decision: attempts start anew, seq and history go on
-to_queue, to_priority: '' keeps what it had. Never refused for depth: the task was accepted once.
+to_queue, to_priority: '' keeps what it had.
 Returns {'QUEUED'} {'WRONG_STATE', status} {'UNKNOWN'} {'NEWER'} {'TOO_MANY_QUEUES'} {'UNDECODABLE'}; a repeat of
 operation_id gets the first answer.
 Events: TASK_QUEUED.
 ]]
---@include clock journal index wake ticket history record
---@args id operation_id mark to_queue to_priority
+--@include clock journal index wake ticket history record requeue audit
+--@args id operation_id who mark to_queue to_priority
 
-local record = key.task(id)
-local v, status, seq, queue, band, created, task_type, idem, dead, operation, requeued, ttl, discarded,
-  fingerprint = unpack(
-  redis.call('HMGET', record, 'v', 'status', 'seq', 'queue', 'priority', 'created', 'type', 'idem', 'dead',
-    'operation', 'requeued', 'ttl', 'discarded', 'fingerprint'))
-if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return { 'NEWER' } end
-if not status then return { 'UNKNOWN' } end
-if operation == operation_id then return { 'QUEUED' } end
-if status ~= 'dead_lettered' or discarded == '1' then return { 'WRONG_STATE', status } end
-if not (dead and queue and band and readable(task_type, seq, created, ' ' .. band .. ' ' ..
-  (requeued or '0') .. ' ' .. (ttl or '0'))) then
-  return { 'UNDECODABLE' }
+local code, status = requeue(id, operation_id, mark, to_queue, to_priority)
+if code == 'AGAIN' then return { 'QUEUED' } end
+if code == 'QUEUED' then
+  audit(who, operation_id, 'task.requeue', id, 1, to_queue)
+  write_index()
+  write_journal()
 end
-local target = to_queue ~= '' and to_queue or queue
-band = to_priority ~= '' and to_priority or band
-if not redis.call('ZSCORE', key.queues(), target) and redis.call('ZCARD', key.queues()) >= MAX_QUEUES then
-  return { 'TOO_MANY_QUEUES' }
-end
-seq = seq + 1
-redis.pcall('XDEL', key.dead_letter(), dead)
-local entry = add_ticket(id, target, band, seq, 1)
-redis.call('HSET', record, 'status', 'queued', 'queue', target, 'priority', band, 'seq', seq, 'entry', entry,
-  'attempt', 0, 'failures', 0, 'crashes', 0, 'operation', operation_id, 'requeued', (requeued or 0) + 1,
-  'available', text(now_ms))
-redis.call('HDEL', record, 'dead', 'finished', 'started', 'worker', 'error', 'reason', 'suspect', 'alone', 'cancel',
-  'unknown', 'progress')
-if ttl then redis.call('HSET', record, 'expires', text(now_ms + ttl)) end
-remember(id, '0', '', text(now_ms), '"o":"requeued",' .. mark)
-drop(key.index(queue, 'dead_lettered'), id)
-put(key.index(target, 'queued'), created, id)
-put(key.queues(), text(now_ms), target)
-if idem then
-  local idempotency = key.idempotency(idem)
-  local holder = redis.call('HGET', idempotency, 'task')
-  if not holder or holder == id or redis.call('EXISTS', key.task(holder)) == 0 then  -- else a newer task has the key
-    redis.call('HSET', idempotency, 'v', SCHEMA_VERSION, 'task', id, 'state', 'active', 'fingerprint', fingerprint or '')
-    redis.call('PERSIST', idempotency)
-  end
-end
-event('TASK_QUEUED', id, target, task_type, '0', '', 'requeued')
-count(target, task_type, 'requeued')
-wake(target)
-write_index()
-write_journal()
-return { 'QUEUED' }
+return { code, status or '' }

@@ -1,4 +1,4 @@
-"""The API of operators: queues, workers, dead letters."""
+"""The API of operators: queues and workers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,28 @@ import re
 
 from flask import Blueprint, Response
 
+from dtq.control import Command
+from dtq.errors import WorkerNotFound
 from dtq.web.auth import actor
 from dtq.web.engine import engine
 from dtq.web.errors import QueueNotFound
-from dtq.web.http import answer, checked_task_id
+from dtq.web.http import answer
 from dtq.web.operation import Operation, operation
-from dtq.web.queries import QUEUE, NoQuery, Reason, RequeueOptions, read_options, read_query
-from dtq.web.schemas import PausedAnswer, QueueAnswer, QueueList, TaskAnswer, WorkerList
+from dtq.web.queries import QUEUE, NoQuery, Reason, read_options, read_query
+from dtq.web.schemas import CommandAnswer, PausedAnswer, QueueAnswer, QueueList, WorkerList
 
 bp = Blueprint("admin", __name__, url_prefix="/api/v1")
 
 _QUEUE = re.compile(QUEUE)
+_WORKER = re.compile(r"[A-Za-z0-9_.:-]{1,150}")
+_COMMAND = Operation(
+    need="destructive",
+    tag="workers",
+    body=Reason,
+    body_required=False,
+    answers={202: CommandAnswer},
+    problems=(404,),
+)
 
 
 @bp.get("/queues")
@@ -46,7 +57,7 @@ def queue(queue: str) -> Response:
 def pause(queue: str) -> Response:
     """Pause a queue: nothing new starts, what runs goes on. A queue may be paused before its first task."""
     options = read_options(Reason)
-    engine().client.broker.pause(_checked_queue(queue), actor(), options.reason)
+    engine().client.pause(_checked_queue(queue), actor=actor(options.reason))
     return answer({"queue": queue, "paused": True})
 
 
@@ -59,8 +70,8 @@ def pause(queue: str) -> Response:
 )
 def resume(queue: str) -> Response:
     """Resume a paused queue; its tasks go on in the order they had."""
-    read_options(Reason)
-    engine().client.broker.resume(_checked_queue(queue), actor())
+    options = read_options(Reason)
+    engine().client.resume(_checked_queue(queue), actor=actor(options.reason))
     return answer({"queue": queue, "paused": False})
 
 
@@ -72,27 +83,33 @@ def workers() -> Response:
     return answer({"workers": [info.as_json() for info in engine().client.queries.workers()]})
 
 
-@bp.post("/dlq/<task_id>/requeue")
-@operation(
-    Operation(
-        need="destructive",
-        tag="dead letters",
-        body=RequeueOptions,
-        body_required=False,
-        answers={202: TaskAnswer},
-        problems=(404, 409),
-    )
-)
-def requeue(task_id: str) -> Response:
-    """Queue a dead letter again: its attempts start anew, its history is kept."""
-    options = read_options(RequeueOptions)
-    task = engine().client.requeue(
-        checked_task_id(task_id), actor=actor(), queue=options.queue, priority=options.priority
-    )
-    return answer(task.as_json(), 202)
+@bp.post("/workers/<worker_id>/quiet")
+@operation(_COMMAND)
+def quiet(worker_id: str) -> Response:
+    """Tell a worker to claim nothing more; what it runs goes on."""
+    return _tell(worker_id, "quiet")
+
+
+@bp.post("/workers/<worker_id>/stop")
+@operation(_COMMAND)
+def stop(worker_id: str) -> Response:
+    """Tell a worker to drain and to end."""
+    return _tell(worker_id, "stop")
+
+
+def _tell(worker_id: str, command: Command) -> Response:
+    options = read_options(Reason)
+    engine().client.tell_worker(_checked_worker(worker_id), command, actor=actor(options.reason))
+    return answer({"worker_id": worker_id, "command": command}, 202)
 
 
 def _checked_queue(queue: str) -> str:
     if not _QUEUE.fullmatch(queue):
         raise QueueNotFound("there can be no such queue: names are 1 to 64 of a-z 0-9 _ -")
     return queue
+
+
+def _checked_worker(worker_id: str) -> str:
+    if not _WORKER.fullmatch(worker_id):
+        raise WorkerNotFound("there can be no such worker")
+    return worker_id

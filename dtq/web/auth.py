@@ -12,8 +12,10 @@ from typing import Literal
 from flask import g, request
 
 from dtq.apikeys import ROLES, ApiKey, Role
+from dtq.model import Actor
 from dtq.web.engine import engine
 from dtq.web.errors import KeyMissing, KeyWrong, RoleTooSmall
+from dtq.web.http import request_id
 from dtq.web.origin import refuse_foreign_host, refuse_other_sites
 
 Need = Literal["nothing", "read", "write", "destructive"]
@@ -93,7 +95,8 @@ def require(identity: Identity, need: Need) -> None:
     g.dtq_identity = identity
 
 
-def actor() -> str:
-    """Return what the audit calls the caller: `key:<name>` where a key was asked for, else `api:<address>`."""
+def actor(reason: str = "") -> Actor:
+    """Return what the audit says of this call: `key:<name>` where a key was asked for, else `api:<address>`."""
     identity: Identity | None = g.get("dtq_identity")
-    return f"key:{identity.name}" if identity is not None else f"api:{request.remote_addr or 'unknown'}"
+    name = f"key:{identity.name}" if identity is not None else f"api:{request.remote_addr or 'unknown'}"
+    return Actor(name, reason, request_id())

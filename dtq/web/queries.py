@@ -47,6 +47,24 @@ class TaskListQuery(BaseModel):
     )
 
 
+class AuditQuery(BaseModel):
+    """Which entries of the audit, and which page of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    actor: str | None = Field(default=None, min_length=1, max_length=200, description="who did it")
+    action: str | None = Field(default=None, min_length=1, max_length=64, description="an action, such as queue.pause")
+    target: str | None = Field(
+        default=None, min_length=1, max_length=200, description="a task id, a queue, a worker id or a bulk job"
+    )
+    since: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
+    until: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
+    limit: int = Field(default=50, ge=1, le=200, description="an integer from 1 to 200")
+    cursor: str | None = Field(
+        default=None, min_length=1, max_length=512, description="the next_cursor of the page before"
+    )
+
+
 class WaitQuery(BaseModel):
     """How long an answer may wait for the task to end."""
 
@@ -80,6 +98,7 @@ class RequeueOptions(BaseModel):
     priority: Annotated[int, Field(ge=0, le=9), JSON_INTEGER] | None = Field(
         default=None, description="an integer from 0 to 9"
     )
+    reason: str = Field(default="", max_length=200, description="a string of at most 200 characters")
 
 
 def read_query(model: type[M]) -> M:

@@ -180,6 +180,34 @@ class WorkerList(_Shape):
     workers: list[WorkerAnswer]
 
 
+class CommandAnswer(_Shape):
+    """What a worker was told; it hears of it within a second."""
+
+    worker_id: str
+    command: Literal["quiet", "stop"]
+
+
+class AuditAnswer(_Shape):
+    """One thing that somebody did."""
+
+    id: str
+    time: AwareDatetime
+    actor: str
+    action: str
+    target: str
+    reason: str
+    request_id: str
+    count: int
+    detail: str
+
+
+class AuditPageAnswer(_Shape):
+    """A page of the audit, newest first."""
+
+    entries: list[AuditAnswer]
+    next_cursor: str | None
+
+
 class HealthAnswer(_Shape):
     """This process answers."""
 

@@ -138,7 +138,7 @@ def result(task_id: str) -> Response:
 def cancel(task_id: str) -> Response:
     """Cancel a task: at once if it waits; if it runs, its worker is told (`cancel_requested`)."""
     options = read_options(Reason)
-    task = engine().client.cancel(checked_task_id(task_id), actor=actor(), reason=options.reason)
+    task = engine().client.cancel(checked_task_id(task_id), actor=actor(options.reason))
     return answer(task.as_json(), 202)
 
 

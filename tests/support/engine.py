@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dtq.broker import Broker, ClaimBatch, Replay
+from dtq.control import Control
 from dtq.errors import DtqError
 from dtq.keys import Keys
-from dtq.model import Claim, DeadReason, ErrorInfo, HandlerPolicy, Outcome, Task, WorkerInfo
+from dtq.model import Actor, Claim, DeadReason, ErrorInfo, HandlerPolicy, Outcome, Task, WorkerInfo
 from dtq.queries import Queries
 from dtq.redisio import Server
 from dtq.settings import Settings, load_settings
@@ -47,6 +48,7 @@ class Engine:
         self.server = server
         self.settings: Settings = load_settings(env_file=None, redis_url="memory://", **overrides)
         self.broker = Broker(server, self.settings)
+        self.control = Control(server, self.settings)
         self.queries = Queries(server, self.settings)
         self.keys: Keys = self.broker.keys
         self._numbers = itertools.count(1)
@@ -119,6 +121,23 @@ class Engine:
         claim = self.claim_one(worker_id, queue)
         assert self.commit(claim, "dead", worker_id=worker_id, reason=reason) is not None
         return claim.task_id
+
+    # --- being an operator --------------------------------------------------------------------------------------------
+
+    def cancel(self, task_id: str, reason: str = "") -> Status:
+        return self.control.cancel(task_id, Actor("somebody", reason))
+
+    def requeue(self, task_id: str, by: str = "somebody", **place: Any) -> None:
+        self.control.requeue(task_id, Actor(by), **place)
+
+    def discard(self, task_id: str, by: str = "somebody") -> None:
+        self.control.discard(task_id, Actor(by))
+
+    def pause(self, queue: str, by: str = "somebody", reason: str = "") -> bool:
+        return self.control.pause(queue, Actor(by, reason))
+
+    def resume(self, queue: str, by: str = "somebody") -> bool:
+        return self.control.resume(queue, Actor(by))
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -210,7 +229,7 @@ class Engine:
         if status is Status.QUEUED:
             return Seeded(task_id, queue, None)
         if status is Status.CANCELLED:
-            self.broker.cancel(task_id)
+            self.cancel(task_id)
             return Seeded(task_id, queue, None)
         claim = self.claim_one("w1", queue)
         if status is Status.SUCCEEDED:

@@ -45,6 +45,7 @@ class Known:
     """Whether its ttl has run out."""
     requeued: int = 0
     history: int = 0
+    discarded: bool = False
 
     @property
     def terminal(self) -> bool:
@@ -226,6 +227,11 @@ class Model:
         if task.scope:
             self.scopes.setdefault(task.scope, task.task_id)
         self.count(task, "requeued")
+
+    def discard(self, task: Known) -> None:
+        self.dead.remove(task.task_id)
+        task.discarded = True
+        self.count(task, "discarded")
 
     def forget(self, task: Known) -> None:
         """Its retention is over."""

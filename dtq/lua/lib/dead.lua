@@ -1,15 +1,15 @@
 --[[ Dead letters: one stream, bounded. What falls out at the old end becomes `failed`, with an event and a counter. ]]
 --@include finish record
 
-local function evict_oldest()
-  local oldest = redis.call('XRANGE', key.dead_letter(), '-', '+', 'COUNT', 1)[1]
-  if not oldest then return false end
-  redis.call('XDEL', key.dead_letter(), oldest[1])
-  local task_id = oldest[2][2]
+local function evict(entry, fields)
+  --[[ Returns false for what is left alone: a newer process's business. ]]
+  local task_id = fields[2]
   local record = key.task(task_id)
-  local status, dead, queue, task_type, created, attempt = unpack(
-    redis.call('HMGET', record, 'status', 'dead', 'queue', 'type', 'created', 'attempt'))
-  if status == 'dead_lettered' and dead == oldest[1] then
+  local v, status, dead, queue, task_type, created, attempt = unpack(
+    redis.call('HMGET', record, 'v', 'status', 'dead', 'queue', 'type', 'created', 'attempt'))
+  if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return false end
+  redis.call('XDEL', key.dead_letter(), entry)
+  if status == 'dead_lettered' and dead == entry then
     write_index()  -- this very script may have buried it
     queue, task_type = queue or 'default', plain_type(task_type) or '_unknown'
     if not string.find(created or '', '^%d+$') then created = text(now_us) end
@@ -24,9 +24,14 @@ local function evict_oldest()
 end
 
 local function evict_excess(most)
-  --[[ most: how many at once; a limit that was lowered is reached over several scripts. ]]
-  for _ = 1, math.min(redis.call('XLEN', key.dead_letter()) - DLQ_MAXLEN, most) do
-    if not evict_oldest() then break end
+  --[[ most: how many at once; a limit that was lowered is reached over several scripts. What a newer process has buried
+  is stepped over, and stays until one of its kind evicts it. ]]
+  local left = math.min(redis.call('XLEN', key.dead_letter()) - DLQ_MAXLEN, most)
+  for _, beyond in ipairs({ 0, 20 }) do
+    if left <= 0 then return end
+    for _, found in ipairs(redis.call('XRANGE', key.dead_letter(), '-', '+', 'COUNT', left + beyond)) do
+      if left > 0 and evict(found[1], found[2]) then left = left - 1 end
+    end
   end
 end
 
