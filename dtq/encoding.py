@@ -72,7 +72,7 @@ def claim_from_reply(raw: list[Any]) -> Claim:
     """Read a claim as `task_claim` returns it."""
     (
         task_id, seq, attempt, task_type, queue, priority, max_attempts, timeout, failures, suspect, unknown, payload,
-        extra, available,
+        extra, waited, age,
     ) = raw  # fmt: skip
     return Claim(
         task_id=task_id.decode(),
@@ -88,7 +88,8 @@ def claim_from_reply(raw: list[Any]) -> Claim:
         unknown_since=int(unknown) / 1000 if unknown else None,
         payload=payload,
         extra=extra,
-        available_at=int(available) / 1000,
+        waited_s=waited / 1000,
+        age_s=age / 1000,
     )
 
 
@@ -111,6 +112,7 @@ def commit_item(outcome: Outcome) -> tuple[Argument, ...]:
         _history(outcome),
         outcome.duration_ms,
         "" if outcome.max_attempts is None else outcome.max_attempts,
+        outcome.disposition.value,
     )
 
 

@@ -47,6 +47,8 @@ _TEMPLATES: dict[str, str] = {
     "index": "index:{queue}:{status}",
     "finished": "index:finished",
     "totals": "counter:{queue}",
+    "counted_queues": "counted:queues",
+    "counted_types": "counted:types",
     "minute": "counter:{queue}:{minute}",
     "queues": "queues",
     "paused": "queue:{queue}:paused",
@@ -144,8 +146,19 @@ class Keys:
         return self._name("finished")
 
     def totals(self, queue: str) -> str:
-        """HASH. Counts since the queue came to be, fields `type:what`. Bound: 1 000 types, then `_other`."""
+        """HASH. Counts since the queue came to be, fields `type:what`. Bound: `counted_types`, a dozen fields each.
+
+        The queue `_other` holds what is counted of queues beyond `counted_queues`, and of those that are forgotten.
+        """
         return self._name("totals", queue=queue)
+
+    def counted_queues(self) -> str:
+        """SET. Queues that have counters of their own. Bound: 100."""
+        return self._name("counted_queues")
+
+    def counted_types(self) -> str:
+        """SET. `queue type` that have counters of their own; other types count as `_other`. Bound: 1 000."""
+        return self._name("counted_types")
 
     def minute(self, queue: str, minute: int) -> str:
         """HASH. Counts of one minute (epoch seconds / 60), fields as in totals. Bound: expires after 25 h."""

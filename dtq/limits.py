@@ -15,7 +15,10 @@ from dtq.serverinfo import server_info
 from dtq.settings import Settings
 from dtq.streams import WAKE_KEEP_MS, WAKE_MAXLEN
 
-MAX_COUNTERS = 10_000
+MAX_COUNTED_QUEUES = 100
+"""Queues with counters of their own, and lines of their own in the metrics."""
+MAX_COUNTED_TYPES = 1_000
+"""Task types, over all queues, with counters of their own."""
 MINUTE_KEEP_MS = 25 * 3_600_000
 AUDIT_MAXLEN = 10_000
 EXPIRE_NET_MS = 3_600_000
@@ -31,7 +34,8 @@ def script_limits(settings: Settings) -> Mapping[str, int]:
         "MAX_QUEUE_DEPTH": settings.max_queue_depth,
         "MAX_SCHEDULED": settings.max_scheduled,
         "MAX_QUEUES": settings.max_queues,
-        "MAX_COUNTERS": MAX_COUNTERS,
+        "MAX_COUNTED_QUEUES": MAX_COUNTED_QUEUES,
+        "MAX_COUNTED_TYPES": MAX_COUNTED_TYPES,
         "MAX_HISTORY": MAX_ATTEMPTS_KEPT,
         "MAX_CRASHES": settings.max_crashes,
         "MAX_TASKS_KEPT": settings.retention_max_tasks,

@@ -87,8 +87,10 @@ class Claim:
     """The JSON text of the payload, not yet parsed."""
     extra: bytes
     """The JSON text of metadata, tags and idempotency key; empty when the task has none."""
-    available_at: float
-    """When the task became available to workers, for the time that it waited."""
+    waited_s: float
+    """From the moment at which workers could have taken the task to this claim, on Redis's clock."""
+    age_s: float
+    """From the task's creation to this claim, on Redis's clock."""
 
 
 class ErrorInfo(NamedTuple):

@@ -72,8 +72,10 @@ class QueueInfo:
     depth: int
     """Entries in its ten streams, waiting or claimed."""
     waiting_by_priority: Mapping[int, int]
+    claimed_by_priority: Mapping[int, int]
+    """Entries that workers hold."""
     oldest_waiting_by_priority_s: Mapping[int, float | None]
-    """How long the longest waiting task of each band has waited since its creation, seconds."""
+    """How long the longest waiting task of each band has waited since its creation or the end of its delay, seconds."""
     paused: Mapping[str, Any] | None
     """Who paused it, when and why; None when it is not paused."""
 
@@ -207,13 +209,11 @@ class Queries:
 
     def queue(self, name: str) -> QueueInfo:
         """Return one queue; one that was never used is empty."""
-        return self._queue_infos([name])[0]
+        return self.queues([name])[0]
 
-    def queues(self) -> list[QueueInfo]:
-        """Return every queue, by name."""
-        return self._queue_infos(self.queue_names())
-
-    def _queue_infos(self, names: Sequence[str]) -> list[QueueInfo]:
+    def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
+        """Return these queues, or every queue, by name."""
+        names = self.queue_names() if names is None else names
         clock = self._server.call("TIME")
         now = int(clock[0]) + int(clock[1]) / 1e6
         infos: list[QueueInfo] = []
@@ -288,7 +288,8 @@ def _queue_info(name: str, row: Sequence[Any], now: float) -> QueueInfo:
         queue=name,
         counts=dict(zip(Status, counts, strict=True)),
         depth=sum(lengths),
-        waiting_by_priority={band: lengths[band] - claimed[band] for band in BANDS},
+        waiting_by_priority={band: max(0, lengths[band] - claimed[band]) for band in BANDS},
+        claimed_by_priority={band: claimed[band] for band in BANDS},
         oldest_waiting_by_priority_s=waiting_s,
         paused=json.loads(paused) if paused else None,
     )

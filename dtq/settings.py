@@ -81,7 +81,7 @@ class Settings(BaseSettings):
 
     # Web
     api_host: str = setting(
-        "The address that the web server listens on. The container image sets 0.0.0.0.",
+        "The address that the web server, and a worker's metrics, listen on. The container image sets 0.0.0.0.",
         "127.0.0.1",
         allowed="a host name or an address",
         pattern=r"^[^\s/]{1,255}$",
@@ -158,7 +158,10 @@ class Settings(BaseSettings):
         auto="made from host and process",
     )
     worker_metrics_port: int = setting(
-        "The port on which a worker serves its metrics; 0: none. Not in effect yet.", 8001, ge=0, le=65_535
+        "The port on which a worker serves its metrics; of several processes, the first one's. 0: none.",
+        8001,
+        ge=0,
+        le=65_535,
     )
     prefetch: int | None = setting(
         "Tasks that a worker holds beyond what it runs; auto follows how long tasks take.",

@@ -348,13 +348,38 @@ def test_names_and_reasons_of_people_stay_in_one_line_of_the_journal(server: Ser
 def test_a_flood_of_task_types_does_not_grow_the_counters_without_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dtq.limits.MAX_COUNTERS", 20)
+    monkeypatch.setattr("dtq.limits.MAX_COUNTED_TYPES", 20)
     engine = Engine(server)
-    engine.offer(*[engine.submission(task_type=f"type-{number}") for number in range(90)])
+    for number in range(90):
+        engine.submit(task_type=f"type-{number:02}")
     totals = engine.totals()
     assert len(totals) == 21
     assert totals["_other:submitted"] == 70
-    assert sum(totals.values()) == 90
-    engine.submit(task_type="type-3")
-    assert sum(engine.totals().values()) == 91
+    assert totals["type-19:submitted"] == 1
+    engine.submit(task_type="type-03")
+    engine.submit(task_type="type-33")
+    assert engine.totals()["type-03:submitted"] == 2
+    assert engine.totals()["_other:submitted"] == 71
+    engine.claim()
+    assert len(engine.totals()) == 42, "a type that is counted is counted in every respect"
+    assert sum(engine.totals().values()) == 2 * 92
     check_invariants(server, engine.keys, engine.settings)
+
+
+def test_queues_beyond_the_bound_and_forgotten_ones_go_on_being_counted_together(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dtq.limits.MAX_COUNTED_QUEUES", 2)
+    engine = Engine(server)
+    for queue in ("a", "b", "c", "d"):
+        engine.cancel(engine.submit(queue=queue))
+    assert engine.totals("a") == engine.totals("b") == {"echo:submitted": 1, "echo:cancelled": 1}
+    assert engine.totals("c") == engine.totals("d") == {}
+    assert engine.totals("_other") == {"_other:submitted": 2, "_other:cancelled": 2}
+    server.call("DEL", *[engine.keys.index("a", status) for status in Status])  # its retention is over
+    server.call("ZADD", engine.keys.queues(), 1, "a")
+    engine.broker.upkeep.sweep()
+    assert engine.totals("a") == {}
+    assert engine.totals("_other") == {"_other:submitted": 3, "_other:cancelled": 3}
+    engine.submit(queue="e")
+    assert engine.totals("e") == {"echo:submitted": 1}, "there is room again"

@@ -30,7 +30,7 @@ def _claim_of(engine: Engine, seeded: Seeded) -> Claim:
     return Claim(
         task_id=seeded.task_id, seq=int(engine.field(seeded.task_id, "seq") or 0), attempt=1, task_type="echo",
         queue=seeded.queue, priority=5, max_attempts=None, timeout_ms=None, failures=0, suspect=0, unknown_since=None,
-        payload=b"{}", extra=b"", available_at=0.0,
+        payload=b"{}", extra=b"", waited_s=0.0, age_s=0.0,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ FIRE: dict[Event, Callable[[Engine, Seeded], object]] = {
 }
 
 HARMLESS = re.compile(
-    r"dtq:(stream:events|stream:another:.*|counter:another.*|index:another:.*|queues|stream:dead-letter"
+    r"dtq:(stream:events|stream:another:.*|counter:another.*|counted:.*|index:another:.*|queues|stream:dead-letter"
     r"|(task|payload|attempts):(?!SEEDED).*|stream:[^:]+:wake)"
 )
 """What an eviction's cause, the burial of another task, changes beside the task that is looked at."""

@@ -104,7 +104,8 @@ def _context(handler: Handler, payload: Any, chosen: Settings) -> TaskContext:
         unknown_since=None,
         payload=dumps(payload).encode(),
         extra=b"",
-        available_at=time.time(),
+        waited_s=0.0,
+        age_s=0.0,
     )
     return TaskContext(claim, f"local-{os.getpid()}", time.monotonic() + timeout_ms / 1000, _show_progress)
 

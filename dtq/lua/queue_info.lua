@@ -1,6 +1,6 @@
 --[[ queue_info: what stands in queues, in one look. Read-only.
 statuses: their names, comma-separated. Returns an entry a queue: {counts in the order of the statuses, entries of bands
-0 to 9, of these claimed by workers, creation time in us of the longest waiting of each band or '', pause record or ''}
+0 to 9, of these claimed by workers, since when in us the longest waiting of each band has waited or '', pause record or ''}
 ]]
 --@args statuses
 --@items queue
@@ -16,10 +16,12 @@ local function claimed(stream)
   return number
 end
 
-local function creation(entry)
-  --[[ Of the task that an entry stands for; nil when it stands for none. ]]
-  local status, created, own_entry = unpack(redis.call('HMGET', key.task(entry[2][2]), 'status', 'created', 'entry'))
-  return status == 'queued' and own_entry == entry[1] and string.match(created or '', '^%d+$') or nil
+local function since(entry)
+  --[[ When the task that an entry stands for was created, or its delay ended; nil when it stands for none. ]]
+  local status, created, own_entry, available = unpack(redis.call('HMGET', key.task(entry[2][2]), 'status', 'created',
+    'entry', 'available'))
+  if status ~= 'queued' or own_entry ~= entry[1] then return nil end
+  return string.match(available and available .. '000' or created or '', '^%d+$')
 end
 
 local function unread_from(stream)
@@ -39,12 +41,12 @@ local function longest_waiting(queue, band)
   local parked = redis.pcall('XPENDING', stream, WORKER_GROUP, '-', '+', 1, PARKED)
   if not parked.err and #parked > 0 then
     local entry = redis.call('XRANGE', stream, parked[1][1], parked[1][1])[1]
-    eldest = entry and creation(entry)
+    eldest = entry and since(entry)
   end
   for _, entry in ipairs(redis.call('XRANGE', stream, unread_from(stream), '+', 'COUNT', 10)) do
-    local created = creation(entry)
-    if created then
-      if not eldest or tonumber(created) < tonumber(eldest) then eldest = created end
+    local waits_since = since(entry)
+    if waits_since then
+      if not eldest or tonumber(waits_since) < tonumber(eldest) then eldest = waits_since end
       break
     end
   end

@@ -69,6 +69,7 @@ local function put_back(id)
   end
   if entry then remove_ticket(queue, band, entry) end
   if status == 'running' then
+    count(queue, task_type, 'attempt_lost')
     remember(id, attempt, worker, started, '"o":"lost","m":"the worker was lost, and so was its lease"')
     redis.call('HDEL', record, 'worker', 'started', 'alone', 'progress', 'held')
     if cancel == '1' then

@@ -5,7 +5,7 @@ cannot be read becomes a dead letter, one of a newer schema is set aside for a n
 Looks at no more than a hundred tickets beyond the limit. Whoever stops with work left behind rings for the next worker.
 Reads without BLOCK, so no band is read before its turn.
 Returns {claims, more, absorbed, newer}; a claim is {id, seq, attempt, type, queue, priority, max_attempts, timeout,
-failures, suspect, unknown_since, payload, extra, available or created/1000}
+failures, suspect, unknown_since, payload, extra, ms waited since it was due, ms since its creation}
 Not repeatable: after a lost reply `task_settle` gives back what was taken.
 Events: TASK_STARTED, TASK_EXPIRED, TASK_DUPLICATE_ABSORBED, TASK_DEAD_LETTERED.
 ]]
@@ -75,6 +75,7 @@ local function take(queue, band, entry, fields)
     return false
   end
   seq, attempt = seq + 1, (attempt or 0) + 1
+  local created_ms = math.floor(created / 1000)
   local own_attempts, own_timeout = policy(task_type)
   max_attempts, timeout = max_attempts or own_attempts, timeout or own_timeout
   if own_attempts then
@@ -88,7 +89,8 @@ local function take(queue, band, entry, fields)
   event('TASK_STARTED', id, queue, task_type, attempt, worker)
   count(queue, task_type, 'started')
   claims[#claims + 1] = { id, seq, attempt, task_type, queue, band, max_attempts or '', timeout or '',
-    failures or '0', suspect or '0', unknown or '', payload, extra or '', available or text(created / 1000) }
+    failures or '0', suspect or '0', unknown or '', payload, extra or '',
+    math.max(0, now_ms - (available or created_ms)), math.max(0, now_ms - created_ms) }
   left = left - 1
   return not suspect
 end

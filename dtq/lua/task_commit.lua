@@ -8,7 +8,7 @@ Events: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, T
 ]]
 --@include clock journal index wake ticket finish dead history record
 --@args worker
---@items id claimed_seq kind result result_state delay_ms reason error history duration max_attempts
+--@items id claimed_seq kind result result_state delay_ms reason error history duration max_attempts disposition
 
 local FIELDS = { 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem',
   'failures', 'started', 'error', 'unknown', 'worker' }
@@ -75,13 +75,15 @@ local function succeed(task, result, result_state, duration)
 end
 
 local function cancelled(task, duration)
+  count(task.queue, task.type, 'attempt_cancelled')
   remember(task.id, task.attempt, worker, task.started, '"o":"cancelled","d":' .. duration)
   redis.call('HSET', key.task(task.id), 'status', 'cancelled', 'finished', text(now_ms))
   finish(task, 'cancelled')
   return 'cancelled'
 end
 
-local function fail(task, error, history)
+local function fail(task, error, history, disposition)
+  count(task.queue, task.type, 'attempt_' .. disposition)
   redis.call('HSET', key.task(task.id), 'failures', task.failures + 1, 'error', error)
   remember(task.id, task.attempt, worker, task.started, history)
   task.error = error
@@ -120,14 +122,14 @@ for at = ITEMS, #ARGV, ITEM do
       count(task.queue, task.type, 'snoozed')
       reply = later(task, 'pending', tonumber(delay_ms), 'attempt', task.attempt - 1)
     elseif kind == 'retry' then
-      fail(task, error, history)
+      fail(task, error, history, disposition)
       event('TASK_RETRY_SCHEDULED', id, task.queue, task.type, task.attempt, worker, delay_ms)
       count(task.queue, task.type, 'retried')
       reply = later(task, 'retrying', tonumber(delay_ms))
     else
       if kind == 'unknown' then reply = put_off_unknown(task) end
       if not reply then
-        fail(task, error, history)
+        fail(task, error, history, disposition)
         reply = bury(task, reason)
       end
     end

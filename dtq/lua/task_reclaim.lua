@@ -63,6 +63,7 @@ local function reclaim(id, band, entry)
     event('TASK_QUEUED', id, queue, task_type, attempt, owner or '', 'reclaimed')
     count(queue, task_type, 'reclaimed')
   end
+  count(queue, task_type, 'attempt_lost')
   remember(id, attempt, owner, started, '"o":"lost","m":"the worker was lost: its lease ended"')
   if cancel == '1' then
     redis.call('HSET', record, 'status', 'cancelled', 'finished', text(now_ms))

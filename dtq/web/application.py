@@ -8,7 +8,7 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from dtq.settings import Settings, load_settings
-from dtq.web import admin, audit, dead, health, http, openapi, problem, tasks
+from dtq.web import admin, audit, dead, health, http, meters, metrics, openapi, problem, tasks
 from dtq.web.engine import Engine
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def create_app(settings: Settings | None = None, client: Client | None = None) -
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies, x_host=proxies)  # type: ignore[method-assign]
     problem.register(app)
     http.register(app)
-    for blueprint in (tasks.bp, dead.bp, admin.bp, audit.bp, openapi.bp, health.bp):
+    meters.register(app)
+    for blueprint in (tasks.bp, dead.bp, admin.bp, audit.bp, openapi.bp, health.bp, metrics.bp):
         app.register_blueprint(blueprint)
     return app

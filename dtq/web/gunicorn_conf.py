@@ -14,6 +14,7 @@ from dtq.apikeys import KeyRing
 from dtq.errors import ConfigurationError
 from dtq.log import configure_logging
 from dtq.settings import Settings, load_settings
+from dtq.web import multiprocess
 from dtq.web.origin import is_local
 
 
@@ -47,6 +48,14 @@ graceful_timeout = 25  # below the 30 s after which container runtimes kill
 timeout = 60
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a heartbeat must not wait for a disk
+
+
+_own_figures = multiprocess.prepare()  # before a process imports what counts
+
+
+def on_exit(server: Arbiter) -> None:
+    """Remove the files of the figures."""
+    multiprocess.forget(_own_figures)
 
 
 def on_starting(server: Arbiter) -> None:

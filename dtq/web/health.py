@@ -25,6 +25,7 @@ look at it      GET  /api/v1/tasks/<task_id>?wait=30
 description     GET  /api/v1/openapi.json
 health          GET  /health   this process answers
                 GET  /ready    and so does its Redis
+figures         GET  /metrics  for Prometheus
 """
 
 

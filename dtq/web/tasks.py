@@ -13,6 +13,7 @@ from dtq.queries import TaskFilter
 from dtq.states import TERMINAL
 from dtq.strictjson import fault
 from dtq.submission import Submission, parse_batch, parse_submission
+from dtq.web import meters
 from dtq.web.auth import actor
 from dtq.web.engine import engine
 from dtq.web.errors import InvalidRequest
@@ -43,12 +44,17 @@ def submit() -> Response:
 
     202 with the task; 200 with `duplicate: true` when its idempotency key belongs to a task that has ended.
     """
-    shared = engine()
-    body = read_json_body(shared.limits.max_payload_bytes + BODY_MARGIN_BYTES)
-    submission = parse_submission(body, shared.limits, idempotency_key())
-    outcome = shared.client.submit_parsed([submission])[0]
-    if isinstance(outcome, DtqError):
-        raise outcome
+    shared, queue = engine(), None
+    try:
+        body = read_json_body(shared.limits.max_payload_bytes + BODY_MARGIN_BYTES)
+        submission = parse_submission(body, shared.limits, idempotency_key())
+        queue = submission.queue
+        outcome = shared.client.submit_parsed([submission])[0]
+        if isinstance(outcome, DtqError):
+            raise outcome
+    except DtqError as error:
+        meters.rejected(error, queue)
+        raise
     location = {"Location": f"/api/v1/tasks/{outcome.task_id}"}
     return answer(outcome.as_json(), 200 if outcome.duplicate else 202, location)
 
@@ -68,12 +74,18 @@ def submit_batch() -> Response:
     parsed = parse_batch(read_json_body(MAX_BATCH_BYTES), shared.limits)
     good = [one for one in parsed if isinstance(one, Submission)]
     outcomes = iter(shared.client.submit_parsed(good) if good else ())
-    results = [_result(next(outcomes) if isinstance(one, Submission) else one) for one in parsed]
+    results = []
+    for one in parsed:
+        if isinstance(one, Submission):
+            results.append(_result(next(outcomes), one.queue))
+        else:
+            results.append(_result(one))
     return answer({"results": results})
 
 
-def _result(outcome: Task | DtqError) -> dict[str, Any]:
+def _result(outcome: Task | DtqError, queue: str | None = None) -> dict[str, Any]:
     if isinstance(outcome, DtqError):
+        meters.rejected(outcome, queue)
         return {"status": outcome.http_status, "problem": problem(outcome)}
     return {"status": 200 if outcome.duplicate else 202, "task": outcome.as_json()}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from dtq.errors import RedisFull, RedisUnavailable
 from dtq.log import log_with_trace
 from dtq.model import Outcome
-from dtq.states import Status
+from dtq.states import Disposition, Status
 from dtq.worker.context import TaskContext
 from dtq.worker.service import Service
 from dtq.worker.state import Job, WorkerState, ids
@@ -114,7 +115,10 @@ class Committer(Service):
         if None in answers:
             self._note_refused([job for job, answer in zip(done, answers, strict=True) if answer is None])
         self._count(outcomes)
+        timings, now = self._state.stats.timings, time.monotonic()
         for job, answer in zip(done, answers, strict=True):
+            if answer is not None:
+                timings.note(job, answer, now)
             if answer is not Status.SUCCEEDED or (job.outcome is not None and job.outcome.result_too_large):
                 self._tell(job, answer)
 
@@ -158,6 +162,8 @@ class Committer(Service):
         stats = self._state.stats
         for outcome in outcomes:
             kind = outcome.kind
+            if outcome.disposition is Disposition.TIMED_OUT:
+                stats.timed_out += 1
             if kind == "succeed":
                 stats.succeeded += 1
                 if self._failed_tasks:

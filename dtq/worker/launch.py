@@ -28,6 +28,7 @@ from dtq.worker.supervisor import ExitCode, Supervisor
 
 if TYPE_CHECKING:
     from dtq.client import Client
+    from dtq.worker.metrics import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -117,9 +118,12 @@ def _run(
         ", ".join(handlers.names()) or "none",
     )
     registry.use_client(make=lambda: _client_of(settings))
+    metrics = _serve_metrics(settings, options, supervisor)
     try:
         return supervisor.run()
     finally:
+        if metrics is not None:
+            metrics.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
         made = registry.use_client()
@@ -127,6 +131,17 @@ def _run(
             made.close()
         doorbell.close()
         leader_bell.close()
+
+
+def _serve_metrics(settings: Settings, options: Options, supervisor: Supervisor) -> MetricsServer | None:
+    """Start to serve this process's figures. Of several processes each has a port of its own, one after the other."""
+    if not settings.worker_metrics_port:
+        return None
+    from dtq.worker.metrics import MetricsServer  # not where nobody asks for it
+
+    server = MetricsServer(supervisor.state, lambda: len(supervisor.pool.running()))
+    server.start(settings.api_host, settings.worker_metrics_port + (options.number or 1) - 1)
+    return server
 
 
 def _take_signals(supervisor: Supervisor) -> dict[int, Any]:

@@ -188,7 +188,7 @@ class Runner:
         if guard.abandoned:
             log.warning("a handler returned after its thread was written off; nothing is recorded", extra=ids(job))
             return None
-        seconds = time.monotonic() - started
+        seconds = job.ran_s = time.monotonic() - started
         if job.lost:
             log.info("a handler ended after its claim was over; its result is dropped", extra=ids(job))
             self._state.holdings.remove(job)

@@ -23,7 +23,7 @@ Mode = Literal["running", "quiet", "draining"]
 class Job:
     """A claim on its way through this worker: from the fetcher through a runner to the committer."""
 
-    __slots__ = ("cancelled", "claim", "claimed_at", "context", "lost", "outcome", "released", "started_at")
+    __slots__ = ("cancelled", "claim", "claimed_at", "context", "lost", "outcome", "ran_s", "released", "started_at")
 
     def __init__(self, claim: Claim, claimed_at: float) -> None:
         self.claim = claim
@@ -31,6 +31,8 @@ class Job:
         """Monotonic."""
         self.started_at = 0.0
         """Monotonic; 0 before the start."""
+        self.ran_s = 0.0
+        """How long the handler ran, where it ended in this process; else the outcome tells it in milliseconds."""
         self.context: TaskContext | None = None
         """While the handler runs, and afterwards."""
         self.outcome: Outcome | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from dtq.worker.timings import Timings
+
 MAX_TYPES = 1_000
 
 
@@ -36,6 +38,7 @@ class Stats:
 
     def __init__(self) -> None:
         self.durations = Durations()
+        self.timings = Timings()
         self.claimed = 0
         self.succeeded = 0
         self.retried = 0

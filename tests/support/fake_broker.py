@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -65,7 +64,7 @@ class FakeBroker:
             task_id = f"{next(self._ids):032x}"
             values: dict[str, Any] = {
                 "seq": 1, "attempt": 0, "queue": "default", "priority": 5, "max_attempts": None, "timeout_ms": None,
-                "failures": 0, "suspect": 0, "unknown_since": None, "extra": b"", "available_at": time.time(),
+                "failures": 0, "suspect": 0, "unknown_since": None, "extra": b"", "waited_s": 0.0, "age_s": 0.0,
             }  # fmt: skip
             raw = fields.pop("raw", None)
             values.update(fields)

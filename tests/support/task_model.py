@@ -174,6 +174,7 @@ class Model:
             task.suspect = 2
         task.seq += 1
         task.history += 1
+        self.count(task, "attempt_lost")
         if task.cancel:
             self.end(task, S.CANCELLED)
         elif task.crashes >= MAX_CRASHES:
@@ -186,17 +187,20 @@ class Model:
         """Apply an outcome and return the status that it leads to."""
         if task.cancel:
             task.history += 1
+            self.count(task, "attempt_cancelled")
             self.end(task, S.CANCELLED)
         elif kind == "succeed":
             self.end(task, S.SUCCEEDED)
         elif kind == "retry":
             task.status, task.failures, task.history = S.RETRYING, task.failures + 1, task.history + 1
             self.count(task, "retried")
+            self.count(task, "attempt_failed")
         elif kind in ("snooze", "unknown"):
             task.status, task.attempt = S.PENDING, task.attempt - 1
             self.count(task, "snoozed" if kind == "snooze" else "unknown")
         else:
             task.failures, task.history = task.failures + 1, task.history + 1
+            self.count(task, "attempt_failed")
             self.bury(task)
             return S.DEAD_LETTERED
         return task.status

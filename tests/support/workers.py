@@ -34,7 +34,7 @@ def make_claim(task_type: str = "echo", **fields: Any) -> Claim:
     values: dict[str, Any] = {
         "task_id": "0" * 31 + "1", "seq": 2, "attempt": 1, "task_type": task_type, "queue": "default", "priority": 5,
         "max_attempts": None, "timeout_ms": None, "failures": 0, "suspect": 0, "unknown_since": None,
-        "payload": b"{}", "extra": b"", "available_at": 0.0,
+        "payload": b"{}", "extra": b"", "waited_s": 0.0, "age_s": 0.0,
     }  # fmt: skip
     return Claim(**{**values, **fields})
 

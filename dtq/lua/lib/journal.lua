@@ -2,6 +2,7 @@
 are packed into one entry, a line each (kind, task, queue, type, attempt, worker, detail), and a counter moves once. ]]
 --@include clock
 local lines, tallies = {}, {}
+local beyond = '_other'  -- no queue can be called so
 
 local function event(kind, task_id, queue, task_type, attempt, worker, detail)
   lines[#lines + 1] = table.concat({ kind, task_id, queue, task_type, attempt, worker, detail or '' }, '\t')
@@ -14,17 +15,40 @@ local function count(queue, task_type, what)
   fields[field] = (fields[field] or 0) + 1
 end
 
+local function counted_as(queue, task_type)
+  --[[ Under which names a counter that is new is kept: first come, first served. Names from outside must not grow the
+  counters, and the metrics made of them, for ever. ]]
+  local pair = queue .. ' ' .. task_type
+  if redis.call('SISMEMBER', key.counted_types(), pair) == 1 then return queue, task_type end
+  if redis.call('SISMEMBER', key.counted_queues(), queue) == 0 then
+    if redis.call('SCARD', key.counted_queues()) >= MAX_COUNTED_QUEUES then return beyond, beyond end
+    redis.call('SADD', key.counted_queues(), queue)
+  end
+  if redis.call('SCARD', key.counted_types()) >= MAX_COUNTED_TYPES then return queue, beyond end
+  redis.call('SADD', key.counted_types(), pair)
+  return queue, task_type
+end
+
+local function add_to_totals(queue, field, number)
+  --[[ Returns the field that the minute is to use. ]]
+  local totals = key.totals(queue)
+  if redis.call('HINCRBY', totals, field, number) > number then return field end
+  local task_type, what = string.match(field, '^(.*):([^:]+)$')
+  local own_queue, own_type = counted_as(queue, task_type)
+  local own_field = own_type .. ':' .. what
+  if own_queue ~= queue or own_type ~= task_type then
+    redis.call('HDEL', totals, field)
+    redis.call('HINCRBY', key.totals(own_queue), own_field, number)
+  end
+  return own_field
+end
+
 local function write_journal()
   local minute_number = math.floor(now_ms / 60000)
   for queue, fields in pairs(tallies) do
-    local totals, minute = key.totals(queue), key.minute(queue, minute_number)
+    local minute = key.minute(queue, minute_number)
     for field, number in pairs(fields) do
-      if redis.call('HINCRBY', totals, field, number) == number and redis.call('HLEN', totals) > MAX_COUNTERS then
-        redis.call('HDEL', totals, field)  -- one type too many: names from outside must not grow a hash for ever
-        field = '_other' .. string.match(field, ':[^:]+$')
-        redis.call('HINCRBY', totals, field, number)
-      end
-      redis.call('HINCRBY', minute, field, number)
+      redis.call('HINCRBY', minute, add_to_totals(queue, field, number), number)
     end
     redis.call('PEXPIRE', minute, MINUTE_KEEP)
   end
