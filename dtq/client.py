@@ -17,7 +17,7 @@ from dtq.broker import Broker, Replay
 from dtq.control import Control
 from dtq.embedded import EmbeddedServer
 from dtq.errors import DtqError, InvalidTask, TaskNotFound, UnknownTaskType
-from dtq.events import EventReader
+from dtq.events import TERMINAL_TYPES, EventFilter, EventReader
 from dtq.model import HandlerPolicy, Task, dumps
 from dtq.operators import Operators
 from dtq.queries import Page, Queries, TaskFilter
@@ -28,6 +28,10 @@ from dtq.states import TERMINAL
 from dtq.submission import Submission, SubmissionLimits, submission_from_object
 
 HANDLERS_FRESH_S = 2.0
+FEW_WAITS = 8
+"""So many waits of one client ask Redis each; a reader of all events costs more than they do."""
+LOOK_S = 0.5
+"""How often a wait looks whether the process is to stop."""
 
 
 class Client(Operators):
@@ -55,6 +59,7 @@ class Client(Operators):
         """What happens, as it happens: see `dtq.events`."""
         self._limits = SubmissionLimits.from_settings(self.settings)
         self._published = _Published(self.queries)
+        self._waits = _Count()
 
     @property
     def embedded(self) -> bool:
@@ -169,15 +174,34 @@ class Client(Operators):
         return self.queries.tasks(wanted or TaskFilter(), limit, cursor)
 
     def wait(self, task_id: str, timeout_s: float) -> Task:
-        """Return the task once it has ended, or as it is after `timeout_s` seconds. Raises TaskNotFound."""
+        """Return the task once it has ended, or as it is after `timeout_s` seconds. Raises TaskNotFound.
+
+        A few waits ask Redis now and then; when many wait at once, further ones listen to the events together.
+        """
+        with self._waits as number:
+            if number > FEW_WAITS:
+                return self.wait_for_event(task_id, timeout_s)
+            give_up_at = time.monotonic() + timeout_s
+            pause_s = 0.005
+            while self.queries.status(task_id) not in TERMINAL:
+                left_s = give_up_at - time.monotonic()
+                if left_s <= 0:
+                    break
+                time.sleep(min(pause_s, left_s))
+                pause_s = min(pause_s * 1.5, 0.25)
+            return self.queries.task(task_id)
+
+    def wait_for_event(self, task_id: str, timeout_s: float, stopping: threading.Event | None = None) -> Task:
+        """Do as `wait` by listening: at once when the task ends, and without asking Redis meanwhile.
+
+        stopping: when it is set, the task is returned as it is. Raises TaskNotFound.
+        """
         give_up_at = time.monotonic() + timeout_s
-        pause_s = 0.005
-        while self.queries.status(task_id) not in TERMINAL:
-            left_s = give_up_at - time.monotonic()
-            if left_s <= 0:
-                break
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, 0.25)
+        with self.events.subscribe(EventFilter(task_id=task_id, types=TERMINAL_TYPES)) as ends:
+            while self.queries.status(task_id) not in TERMINAL:  # also after a gap: nobody knows what was missed
+                while not ends.get(max(0.0, min(LOOK_S, give_up_at - time.monotonic()))):
+                    if time.monotonic() >= give_up_at or (stopping is not None and stopping.is_set()):
+                        return self.queries.task(task_id)
         return self.queries.task(task_id)
 
     def idempotent_operation(
@@ -218,6 +242,23 @@ def idempotent_operation(key: str, ttl_seconds: float, fn: Callable[[], Any], *,
 
 
 _PENDING: DtqError = InvalidTask("not submitted")
+
+
+class _Count:
+    """How many are inside a `with`; entering returns the number."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+
+    def __enter__(self) -> int:
+        with self._lock:
+            self._number += 1
+            return self._number
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._number -= 1
 
 
 class _Published:

@@ -93,11 +93,14 @@ class Settings(BaseSettings):
     web_processes: int = setting("Processes of the web server.", 1, ge=1, le=256)
     web_threads: int = setting("Threads of each process of the web server.", 32, ge=1, le=1000)
     max_websockets: int = setting(
-        "WebSockets of each process of the web server; a socket holds a thread. Not in effect yet.",
+        "WebSockets of each process of the web server; a socket holds a thread.",
         ge=0,
         le=1000,
         default_factory=lambda data: int(data["web_threads"]) * 3 // 4,
         auto="three quarters of DTQ_WEB_THREADS",
+    )
+    max_websockets_per_ip: int = setting(
+        "WebSockets of each process for one address. Behind a proxy, see DTQ_TRUSTED_PROXIES.", 20, ge=1, le=1000
     )
     api_key: str = setting(
         "The key that destructive calls need as `X-API-Key`. Unset, and no file of keys: no key is asked for.",

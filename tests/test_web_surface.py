@@ -285,7 +285,7 @@ def test_the_description_is_whole(api: Api) -> None:
 def test_every_route_of_the_api_is_described(api: Api) -> None:
     described = set(api.http.get("/api/v1/openapi.json").json["paths"])
     for rule in api.app.url_map.iter_rules():
-        if rule.rule.startswith("/api/v1/queue/") or rule.rule in ("/", "/api/v1/openapi.json", "/metrics"):
+        if rule.rule.startswith(("/api/v1/queue/", "/ws/")) or rule.rule in ("/", "/api/v1/openapi.json", "/metrics"):
             continue
         assert re.sub(r"<(\w+)>", r"{\1}", rule.rule) in described
 

@@ -388,13 +388,14 @@ def test_when_too_many_wait_the_next_is_answered_at_once_and_a_stopping_server_l
 
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(wait) for _ in range(2)]
-            wait_until(lambda: shared.waiters._value == 0, what="two requests that wait")
+            wait_until(lambda: shared.slots.waiters == 2, what="two requests that wait")
             started = time.monotonic()
-            assert wait() == 200
+            response = api.http.get(f"{TASKS}/{task_id}?wait=30")
+            assert (response.status_code, response.headers["Retry-After"]) == (200, "1")
             assert time.monotonic() - started < 2
             shared.stopping.set()
             assert [future.result(timeout=5) for future in waiting] == [200, 200]
-        assert shared.waiters._value == 2
+        assert shared.slots.waiters == 0
 
 
 @pytest.mark.parametrize(

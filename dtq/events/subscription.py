@@ -20,7 +20,7 @@ TAKE_LIMIT = 200
 class SubscriptionEnded(DtqError):
     """Nothing more comes. `reason`: "overflow", the ends of tasks did not fit any more; "closed", by this process."""
 
-    code = "SUBSCRIPTION_ENDED"
+    code, http_status = "SUBSCRIPTION_ENDED", 503
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the subscription is over ({reason})")

@@ -15,6 +15,7 @@ from dtq.errors import ConfigurationError, RedisUnavailable
 from dtq.settings import Settings
 from dtq.submission import SubmissionLimits
 from dtq.web.failures import FailureLimit
+from dtq.web.slots import Slots
 
 if TYPE_CHECKING:
     from dtq.client import Client
@@ -42,8 +43,8 @@ class Engine:
         self.limits = SubmissionLimits.from_settings(settings)
         self.stopping = threading.Event()
         """Set when the process is to end: what waits, answers."""
-        self.waiters = threading.BoundedSemaphore(max(1, settings.web_threads // 2))
-        """Held by each request that waits for a task, so that others always find a thread."""
+        self.slots = Slots(settings)
+        """Held by each socket, and each request that waits for a task, so that others always find a thread."""
         self._client = client
         self._making = threading.Lock()
 

@@ -53,6 +53,24 @@ class ForeignHost(DtqError):
     code, http_status = "FOREIGN_HOST", 403
 
 
+class TooManySockets(DtqError):
+    """This process holds as many WebSockets as it may; `context["retry_after"]` says when to try again (s)."""
+
+    code, http_status = "TOO_MANY_WEBSOCKETS", 503
+
+
+class TooManySocketsOfAddress(DtqError):
+    """The address of the client has as many WebSockets of this process as it may."""
+
+    code, http_status = "TOO_MANY_WEBSOCKETS", 429
+
+
+class UpgradeRequired(DtqError):
+    """The path speaks WebSocket (version 13) only, or this web server cannot."""
+
+    code, http_status = "UPGRADE_REQUIRED", 426
+
+
 class QueueNotFound(DtqError):
     """No queue can have this name."""
 

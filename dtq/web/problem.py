@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from dtq.errors import DtqError, RedisUnavailable
 from dtq.strictjson import dump_json
-from dtq.web.errors import KeyMissing, SignInNeeded
+from dtq.web.errors import KeyMissing, SignInNeeded, UpgradeRequired
 from dtq.web.http import request_id
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ _away = _AwayLog()
 def _on_dtq_error(error: DtqError) -> Response:
     if isinstance(error, RedisUnavailable):
         _away.warn(error)
-    elif error.http_status >= 500:
+    elif error.http_status >= 500 and error.http_status != HTTPStatus.SERVICE_UNAVAILABLE:
         log.error("a request failed", extra={"request_id": request_id(), "code": error.code}, exc_info=error)
     return answer_problem(problem(error), _headers(error))
 
@@ -83,8 +83,10 @@ def _on_dtq_error(error: DtqError) -> Response:
 def _headers(error: DtqError) -> dict[str, str]:
     if isinstance(error, RedisUnavailable):
         return {"Retry-After": str(RETRY_AFTER_S)}
-    if error.http_status == 429:
+    if error.http_status == 429 or "retry_after" in error.context:
         return {"Retry-After": str(max(1, math.ceil(error.context.get("retry_after", 1))))}
+    if isinstance(error, UpgradeRequired):
+        return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
     if isinstance(error, KeyMissing | SignInNeeded):
         return {"WWW-Authenticate": "ApiKey"}
     return {}

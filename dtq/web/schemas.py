@@ -208,6 +208,29 @@ class AuditPageAnswer(_Shape):
     next_cursor: str | None
 
 
+class EventAnswer(_Shape):
+    """One thing that happened to a task, a worker or a queue; what does not fit is null."""
+
+    id: str
+    time: AwareDatetime
+    type: str
+    task_id: str | None
+    queue: str | None
+    task_type: str | None
+    attempt: int | None
+    worker_id: str | None
+    detail: dict[str, Any] | None
+
+
+class EventPage(_Shape):
+    """Some events, oldest first."""
+
+    events: list[EventAnswer]
+    next_since: str = Field(description="`since` of the next page")
+    more: bool = Field(description="whether there is more to look at now")
+    gap: bool = Field(description="whether events after `since` are gone")
+
+
 class HealthAnswer(_Shape):
     """This process answers."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from typing import Any
 
 from flask import Blueprint, Response
@@ -10,7 +10,6 @@ from flask import Blueprint, Response
 from dtq.errors import DtqError
 from dtq.model import Task
 from dtq.queries import TaskFilter
-from dtq.states import TERMINAL
 from dtq.strictjson import fault
 from dtq.submission import Submission, parse_batch, parse_submission
 from dtq.web import meters
@@ -24,8 +23,6 @@ from dtq.web.queries import Reason, TaskListQuery, WaitQuery, read_options, read
 from dtq.web.schemas import BatchAnswer, BatchBody, ResultAnswer, TaskAnswer, TaskPage
 
 bp = Blueprint("tasks", __name__, url_prefix="/api/v1/tasks")
-
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.25  # a waiting request asks Redis at first this often, later less
 
 
 @bp.post("")
@@ -111,7 +108,8 @@ def index() -> Response:
 @operation(Operation(need="read", tag="tasks", query=WaitQuery, answers={200: TaskAnswer}, problems=(404,)))
 def show(task_id: str) -> Response:
     """Show a task, at once or, with `wait`, as soon as it has ended."""
-    return answer(_task(task_id).as_json())
+    task, headers = _task(task_id)
+    return answer(task.as_json(), headers=headers)
 
 
 @bp.get("/<task_id>/result")
@@ -125,7 +123,7 @@ def result(task_id: str) -> Response:
 
     `result_state` tells a result that was `null` from one that was not kept.
     """
-    task = _task(task_id)
+    task, _ = _task(task_id)
     shown = {
         "task_id": task.task_id,
         "status": task.status.value,
@@ -154,22 +152,17 @@ def cancel(task_id: str) -> Response:
     return answer(task.as_json(), 202)
 
 
-def _task(task_id: str) -> Task:
-    """Return the task; with `?wait=` when it has ended or the time is up.
+def _task(task_id: str) -> tuple[Task, Mapping[str, str]]:
+    """Return the task, with `?wait=` when it has ended or the time is up; and headers for the answer.
 
-    Beyond a number of waiting requests, the answer comes at once: callers ask again anyway.
+    Beyond a number of waiting requests, the answer comes at once, and says when to ask again.
     """
     wait_s = read_query(WaitQuery).wait
     shared = engine()
     task = shared.client.get(checked_task_id(task_id))
-    if task.terminal or not wait_s or not shared.waiters.acquire(blocking=False):
-        return task
-    try:
-        deadline, pause_s = time.monotonic() + wait_s, _FIRST_LOOK_S
-        while (left_s := deadline - time.monotonic()) > 0 and not shared.stopping.wait(min(pause_s, left_s)):
-            if shared.client.queries.status(task_id) in TERMINAL:
-                break
-            pause_s = min(pause_s * 1.5, _LAST_LOOK_S)
-    finally:
-        shared.waiters.release()
-    return shared.client.get(task_id)
+    if task.terminal or not wait_s:
+        return task, {}
+    with shared.slots.waiter() as may_wait:
+        if not may_wait:
+            return task, {"Retry-After": "1"}
+        return shared.client.wait_for_event(task_id, wait_s, shared.stopping), {}
