@@ -15,6 +15,7 @@ COMMANDS = {
     "queue": "dtq.commands.queues:queue",
     "dlq": "dtq.commands.dead:dlq",
     "worker": "dtq.commands.workers:worker",
+    "events": "dtq.commands.events:events",
     "audit": "dtq.commands.audit:audit",
     "key": "dtq.commands.apikeys:key",
     "config": "dtq.commands.config:config",
