@@ -123,7 +123,16 @@ class Submission(BaseModel):
     The descriptions complete the sentence "must be ..." in answers and stand in the API's description.
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        json_schema_extra={
+            "not": {"required": ["run_at", "delay_seconds"], "properties": {"run_at": {"type": "string"}}}
+        },
+    )
 
     task_type: str = Field(
         pattern=r"^[A-Za-z0-9_.:-]{1,128}$", description="a string of 1 to 128 of A-Z a-z 0-9 _ . : -"
@@ -228,6 +237,8 @@ def parse_submission(body: bytes, limits: SubmissionLimits, idempotency_key: str
     """
     asked = load_json(body, MAX_DEPTH + 1)
     if idempotency_key is not None and isinstance(asked, dict):
+        if "idempotency_key" in asked:  # it loses, and must be right all the same
+            _from_json(asked, limits)
         asked["idempotency_key"] = idempotency_key
     return _from_json(asked, limits)
 

@@ -14,7 +14,7 @@ from dtq.web.schemas import TaskAnswer
 bp = Blueprint("dead", __name__, url_prefix="/api/v1/dlq")
 
 
-@bp.post("/<task_id>/requeue")
+@bp.post("/<task:task_id>/requeue")
 @operation(
     Operation(
         need="destructive",
@@ -34,7 +34,7 @@ def requeue(task_id: str) -> Response:
     return answer(task.as_json(), 202)
 
 
-@bp.delete("/<task_id>")
+@bp.delete("/<task:task_id>")
 @operation(
     Operation(
         need="destructive",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flask import Flask, Response, request
 from werkzeug.datastructures import Headers
 from werkzeug.http import parse_options_header
+from werkzeug.routing import BaseConverter
 
 from dtq.errors import PayloadTooLarge, TaskNotFound
 from dtq.strictjson import dump_json, fault
@@ -32,6 +33,12 @@ _ID_KEY = "dtq.request_id"
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 9651, section 3.3.3
 
 
+class TaskIdConverter(BaseConverter):
+    """`<task:task_id>` in a path: whatever may be meant as an id, but no plain word, which names a sibling path."""
+
+    regex = r"(?![a-z]+(?:/|$))[^/]+"
+
+
 def checked_task_id(task_id: str) -> str:
     """Return a task id from a path. Raises TaskNotFound for what can be none, without asking Redis."""
     if not _TASK_ID.fullmatch(task_id):
@@ -50,8 +57,9 @@ def request_id() -> str:
 
 
 def register(app: Flask) -> None:
-    """Give every response of the app its id, and headers that suit what is asked for anew each time."""
+    """Give every response of the app its id, and headers that suit what is asked for anew each time; know task ids."""
     app.after_request(_finish)
+    app.url_map.converters["task"] = TaskIdConverter
 
 
 def _finish(response: Response) -> Response:

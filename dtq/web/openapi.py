@@ -15,13 +15,35 @@ from werkzeug.routing import Rule
 
 from dtq import __version__
 from dtq.strictjson import dump_json
-from dtq.web.operation import Operation, told_of
-from dtq.web.schemas import Problem
+from dtq.submission import SubmissionLimits
+from dtq.web.operation import Operation, operation, told_of
+from dtq.web.schemas import Description, Problem
 
 bp = Blueprint("openapi", __name__)
 
 _REF = "#/components/schemas/{model}"
 _SINGULAR = "/api/v1/queue/"  # answers too, and is not told twice
+_REQUEST_HEADERS: dict[str, dict[str, Any]] = {
+    "Idempotency-Key": {
+        "description": "Bare, or as a quoted string (RFC 9651): both are the same key. Wins over the body's.",
+        "schema": {
+            "type": "string",
+            "maxLength": 255,
+            "pattern": r'^(?:"(?:[ !#-\[\]-~]|\\["\\])+"|[!#-~](?:[ -~]*[!-~])?)$',
+        },
+    },
+}
+_ANSWER_HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-ID": {
+        "description": "The caller's, where that is 1 to 64 of A-Z a-z 0-9 _ . : @ / + = -, else one of the server's.",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.:@/+=-]{1,64}$"},
+    },
+    "Location": {"description": "The path of the task.", "required": True, "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds.", "required": True, "schema": {"type": "string", "pattern": "^[0-9]+$"}},
+    "WWW-Authenticate": {"description": "ApiKey.", "required": True, "schema": {"type": "string"}},
+}
+_PROBLEM_HEADERS = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
 _KEY_NOTE = {
     "nothing": "",
     "read": "Needs an API key with DTQ_PROTECT=all.",
@@ -31,6 +53,7 @@ _KEY_NOTE = {
 
 
 @bp.get("/api/v1/openapi.json")
+@operation(Operation(need="nothing", tag="description", answers={200: Description}))
 def description() -> Response:
     """Describe the API."""
     app = current_app._get_current_object()  # type: ignore[attr-defined]  # a cache must not keep the proxy
@@ -48,6 +71,7 @@ def document(app: Flask) -> dict[str, Any]:
     models = {Problem} | {model for _, told, _ in found for model in _models(told)}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, shared = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
+    _tell_limits(shared["$defs"], app.extensions["dtq"].limits)
     paths: dict[str, dict[str, Any]] = {}
     for rule, told, summary in found:
         path = re.sub(r"<(?:[^:>]+:)?([^>]+)>", r"{\1}", rule.rule)
@@ -59,9 +83,17 @@ def document(app: Flask) -> dict[str, Any]:
         "paths": dict(sorted(paths.items())),
         "components": {
             "schemas": shared["$defs"],
+            "headers": _ANSWER_HEADERS,
             "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}},
         },
     }
+
+
+def _tell_limits(schemas: dict[str, Any], limits: SubmissionLimits) -> None:
+    """Put in what this deployment allows."""
+    attempts = schemas["Submission"]["properties"]["max_attempts"]
+    attempts["anyOf"][0]["maximum"] = limits.max_attempts
+    attempts["description"] = attempts["description"].replace("DTQ_MAX_ATTEMPTS", str(limits.max_attempts))
 
 
 def _operations(app: Flask) -> Iterator[tuple[Rule, Operation, str]]:
@@ -85,7 +117,11 @@ def _operation(rule: Rule, told: Operation, summary: str) -> dict[str, Any]:
         "parameters": [*_path_parameters(rule), *_query_parameters(told), *_header_parameters(told)],
         "responses": {
             **{
-                str(status): {"description": HTTPStatus(status).phrase, "content": _content(model)}
+                str(status): {
+                    "description": HTTPStatus(status).phrase,
+                    "headers": _headers(*told.answer_headers.get(status, ())),
+                    "content": _content(model),
+                }
                 for status, model in told.answers.items()
             },
             **{str(status): _problem(status) for status in _problems(told)},
@@ -102,17 +138,23 @@ def _operation(rule: Rule, told: Operation, summary: str) -> dict[str, Any]:
 def _problems(told: Operation) -> list[int]:
     statuses = {*told.problems, 500}
     if told.need != "nothing":
-        statuses |= {401, 403, 503}
+        statuses |= {400, 401, 403, 429, 503}
     if told.body is not None:
-        statuses |= {400, 413, 415}
-    if told.query is not None or told.need == "read":
-        statuses.add(400)
+        statuses |= {413, 415}
     return sorted(statuses)
 
 
 def _problem(status: int) -> dict[str, Any]:
     schema = {"$ref": _REF.format(model=Problem.__name__)}
-    return {"description": HTTPStatus(status).phrase, "content": {"application/problem+json": {"schema": schema}}}
+    return {
+        "description": HTTPStatus(status).phrase,
+        "headers": _headers(*_PROBLEM_HEADERS.get(status, ())),
+        "content": {"application/problem+json": {"schema": schema}},
+    }
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-ID", *names)}
 
 
 def _content(model: type[BaseModel]) -> dict[str, Any]:
@@ -145,4 +187,4 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 def _header_parameters(told: Operation) -> Iterator[dict[str, Any]]:
     for name in told.headers:
-        yield {"name": name, "in": "header", "required": False, "schema": {"type": "string", "maxLength": 255}}
+        yield {"name": name, "in": "header", "required": False, **_REQUEST_HEADERS[name]}

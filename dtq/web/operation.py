@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ParamSpec
 
 from flask import Response
 from pydantic import BaseModel
 
 from dtq.web.auth import Need, allow
+from dtq.web.queries import refuse_query
 
 P = ParamSpec("P")
 
@@ -21,6 +22,7 @@ class Operation:
     """What is told about a view.
 
     answers: model of the JSON body by status. problems: statuses with a problem document, beside the common ones.
+    query: without one, parameters are refused. headers: of the request. answer_headers: by status, beside the common.
     """
 
     need: Need
@@ -30,6 +32,7 @@ class Operation:
     body_required: bool = True
     query: type[BaseModel] | None = None
     headers: tuple[str, ...] = ()
+    answer_headers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     problems: tuple[int, ...] = ()
 
 
@@ -40,11 +43,13 @@ def operation(told: Operation) -> Callable[[Callable[P, Response]], Callable[P, 
     """Guard a view, and describe it; the first line of its docstring is its summary."""
 
     def decorate(view: Callable[P, Response]) -> Callable[P, Response]:
-        need = told.need
+        need, bare = told.need, told.query is None and told.need != "nothing"
 
         @functools.wraps(view)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> Response:
             allow(need)
+            if bare:
+                refuse_query()
             return view(*args, **kwargs)
 
         _OPERATIONS[guarded] = told

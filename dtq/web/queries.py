@@ -19,6 +19,7 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_WAIT_S = 30
 QUEUE = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+CURSOR = r"^[0-9]{1,20}-[0-9a-f]{32}$"
 _PLUS_LOST = re.compile(r" (?=[0-9]{2}:[0-9]{2}$)")
 
 
@@ -43,7 +44,7 @@ class TaskListQuery(BaseModel):
     created_before: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
     limit: int = Field(default=50, ge=1, le=200, description="an integer from 1 to 200")
     cursor: str | None = Field(
-        default=None, min_length=1, max_length=512, description="the next_cursor of the page before"
+        default=None, pattern=CURSOR, description="the next_cursor of the page before, unchanged"
     )
 
 
@@ -75,12 +76,6 @@ class WaitQuery(BaseModel):
     )
 
 
-class NoQuery(BaseModel):
-    """No parameter at all."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
 class Reason(BaseModel):
     """Why an operator does something; the body may be left out."""
 
@@ -109,6 +104,13 @@ def read_query(model: type[M]) -> M:
             raise InvalidRequest("a parameter is given twice", errors=[fault(step(name), "is given twice")])
         given[name] = values[0]
     return _read(model, given, "unknown parameter")
+
+
+def refuse_query() -> None:
+    """Refuse a query string where there is nothing to ask. Raises InvalidRequest."""
+    if request.environ.get("QUERY_STRING"):
+        faults = [fault(step(name), "unknown parameter") for name in list(request.args)[:20]]
+        raise InvalidRequest("this path takes no parameters", errors=faults)
 
 
 def read_options(model: type[M]) -> M:

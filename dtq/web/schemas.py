@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
 
 from dtq.model import ResultState
 from dtq.states import Disposition, Status
@@ -109,8 +109,14 @@ class ResultAnswer(_Shape):
     error: dict[str, Any] | None
 
 
+def _each_by_itself(schema: dict[str, Any]) -> None:
+    schema["properties"]["tasks"]["items"] = {"anyOf": [schema["properties"]["tasks"]["items"], {}]}
+
+
 class BatchBody(_Shape):
-    """Several submissions."""
+    """Several submissions. Whatever else is among them is refused in its place, and does not stop the others."""
+
+    model_config = ConfigDict(json_schema_extra=_each_by_itself)
 
     tasks: list[Submission] = Field(max_length=MAX_BATCH)
 
@@ -229,6 +235,10 @@ class EventPage(_Shape):
     next_since: str = Field(description="`since` of the next page")
     more: bool = Field(description="whether there is more to look at now")
     gap: bool = Field(description="whether events after `since` are gone")
+
+
+class Description(RootModel[dict[str, Any]]):
+    """An OpenAPI document."""
 
 
 class HealthAnswer(_Shape):

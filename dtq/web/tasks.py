@@ -33,7 +33,8 @@ bp = Blueprint("tasks", __name__, url_prefix="/api/v1/tasks")
         body=Submission,
         headers=("Idempotency-Key",),
         answers={202: TaskAnswer, 200: TaskAnswer},
-        problems=(409, 413, 422, 429),
+        answer_headers={202: ("Location",), 200: ("Location",)},
+        problems=(409, 413, 422),
     )
 )
 def submit() -> Response:
@@ -104,7 +105,7 @@ def index() -> Response:
     return answer({"tasks": [task.as_json(brief=True) for task in page.tasks], "next_cursor": page.next_cursor})
 
 
-@bp.get("/<task_id>")
+@bp.get("/<task:task_id>")
 @operation(Operation(need="read", tag="tasks", query=WaitQuery, answers={200: TaskAnswer}, problems=(404,)))
 def show(task_id: str) -> Response:
     """Show a task, at once or, with `wait`, as soon as it has ended."""
@@ -112,10 +113,15 @@ def show(task_id: str) -> Response:
     return answer(task.as_json(), headers=headers)
 
 
-@bp.get("/<task_id>/result")
+@bp.get("/<task:task_id>/result")
 @operation(
     Operation(
-        need="read", tag="tasks", query=WaitQuery, answers={200: ResultAnswer, 202: ResultAnswer}, problems=(404,)
+        need="read",
+        tag="tasks",
+        query=WaitQuery,
+        answers={200: ResultAnswer, 202: ResultAnswer},
+        answer_headers={202: ("Retry-After",)},
+        problems=(404,),
     )
 )
 def result(task_id: str) -> Response:
@@ -134,7 +140,7 @@ def result(task_id: str) -> Response:
     return answer(shown, 200) if task.terminal else answer(shown, 202, {"Retry-After": "1"})
 
 
-@bp.post("/<task_id>/cancel")
+@bp.post("/<task:task_id>/cancel")
 @operation(
     Operation(
         need="destructive",

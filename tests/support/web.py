@@ -30,6 +30,11 @@ class Api:
     settings: Settings
     worker_id: str = field(default_factory=lambda: f"w{next(_numbers)}")
 
+    @property
+    def document(self) -> Any:
+        """The description of the API."""
+        return self.http.get("/api/v1/openapi.json").json
+
     def post(self, **fields: Any) -> dict[str, Any]:
         """Submit a task, which must be accepted, and return it."""
         response = self.http.post("/api/v1/tasks", json={"task_type": "echo", **fields})
