@@ -20,6 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 MAX_WAIT_S = 30
 QUEUE = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 CURSOR = r"^[0-9]{1,20}-[0-9a-f]{32}$"
+STREAM_CURSOR = r"^[0-9]{1,15}-[0-9]{1,15}$"
 _PLUS_LOST = re.compile(r" (?=[0-9]{2}:[0-9]{2}$)")
 
 
@@ -62,7 +63,7 @@ class AuditQuery(BaseModel):
     until: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
     limit: int = Field(default=50, ge=1, le=200, description="an integer from 1 to 200")
     cursor: str | None = Field(
-        default=None, min_length=1, max_length=512, description="the next_cursor of the page before"
+        default=None, pattern=STREAM_CURSOR, description="the next_cursor of the page before, unchanged"
     )
 
 
