@@ -20,7 +20,7 @@ WAKE_KEEP_MS = 25 * 3_600_000
 """For how long a wake stream outlives the last tick of a worker that waits on it."""
 _TOKENS = 100
 _WAITER = "waiter"
-_ENTRY = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
+_ENTRY = re.compile(r"[1-9][0-9]{0,14}-[0-9]{1,15}")
 
 
 def ensure_group(server: Server, stream: str, group: str) -> None:

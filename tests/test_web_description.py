@@ -116,7 +116,7 @@ def test_schemathesis_finds_nothing_in_the_whole_description(server: Server, tmp
     with running_web(server.safe_url, web_threads=8) as web:
         url = f"http://127.0.0.1:{web.port}/api/v1/openapi.json"
         ended = subprocess.run(
-            [program, "--config-file", config, "run", url, "--seed", SEED, "--max-examples", "8"],
+            [program, "--config-file", config, "run", url, "--seed", SEED, "--max-examples", "6"],
             cwd=tmp_path,
             env={**os.environ, "NO_COLOR": "1"},
             capture_output=True,

@@ -22,6 +22,9 @@ from dtq.web.websocket import WebSocket
 
 bp = Blueprint("events", __name__)
 
+_TYPE = f"(?:{'|'.join(sorted(EVENT_TYPES))})"
+_LIST_OF_TYPES = f"^{_TYPE}(?:,{_TYPE})*$"
+
 FRAMES_AT_ONCE = 50
 """Frames of one send: little enough for a slow line within the time limit of a send."""
 
@@ -44,11 +47,17 @@ class EventQuery(BaseModel):
 
     queue: str | None = Field(default=None, pattern=QUEUE, description="the name of a queue")
     type: Annotated[str, AfterValidator(_types)] | None = Field(
-        default=None, max_length=1000, description="types of events, separated by commas"
+        default=None,
+        max_length=1000,
+        description="types of events, separated by commas",
+        json_schema_extra={"pattern": _LIST_OF_TYPES},
     )
     task_id: str | None = Field(default=None, pattern="^[0-9a-f]{32}$", description="the id of a task")
     since: Annotated[str, AfterValidator(_place)] | None = Field(
-        default=None, max_length=64, description="the id of an event, or 0 for the oldest that is held"
+        default=None,
+        max_length=64,
+        description="the id of an event, or 0 for the oldest that is held",
+        json_schema_extra={"pattern": "^(?:0|[0-9]{1,15}-[0-9]{1,15}(?:-[0-9]{1,5})?)$"},
     )
 
     @property

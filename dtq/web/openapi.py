@@ -171,7 +171,16 @@ def _query_parameters(told: Operation) -> Iterator[dict[str, Any]]:
         return
     schema = told.query.model_json_schema()
     for name, told_schema in schema["properties"].items():
-        yield {"name": name, "in": "query", "required": False, "schema": _inlined(told_schema, schema.get("$defs", {}))}
+        whole = _inlined(told_schema, schema.get("$defs", {}))
+        yield {"name": name, "in": "query", "required": False, "schema": _without_null(whole)}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is left out; it cannot be null."""
+    kinds = [kind for kind in schema.pop("anyOf", ()) if kind != {"type": "null"}]
+    if schema.get("default", 0) is None:
+        del schema["default"]
+    return {**schema, **kinds[0]} if len(kinds) == 1 else {**schema, **({"anyOf": kinds} if kinds else {})}
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from dtq.errors import DtqError, RedisUnavailable
+from dtq.redisio import CommandError
 from dtq.strictjson import dump_json
 from dtq.web.errors import KeyMissing, SignInNeeded, UpgradeRequired
 from dtq.web.http import request_id
@@ -73,6 +74,8 @@ _away = _AwayLog()
 
 
 def _on_dtq_error(error: DtqError) -> Response:
+    if isinstance(error, CommandError):  # what Redis says of a command is nobody's business outside
+        return _on_surprise(error)
     if isinstance(error, RedisUnavailable):
         _away.warn(error)
     elif error.http_status >= 500 and error.http_status != HTTPStatus.SERVICE_UNAVAILABLE:

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 MAX_WAIT_S = 30
 QUEUE = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 CURSOR = r"^[0-9]{1,20}-[0-9a-f]{32}$"
-STREAM_CURSOR = r"^[0-9]{1,15}-[0-9]{1,15}$"
+STREAM_CURSOR = r"^[1-9][0-9]{0,14}-[0-9]{1,15}$"
 _PLUS_LOST = re.compile(r" (?=[0-9]{2}:[0-9]{2}$)")
 
 
