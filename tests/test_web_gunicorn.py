@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import select
 import socket
 import subprocess
@@ -122,6 +123,72 @@ def test_a_request_that_stops_halfway_costs_its_thread_for_a_limited_time(web: W
         assert web.call("GET", "/health", timeout_s=20).status == 200
         assert time.monotonic() - started < 12
     assert "Traceback" not in web.log
+
+
+METHODS = [b"GET", b"TRACE", b"CONNECT", b"FOO", b"post", b"", b"P\x00ST", b"PRI"]
+PATHS = [b"/health", b"*", b"x:80", b"http://h/health", b"//x/..", b"/%00", b"/\xff"]
+FRAMINGS = [
+    b"Content-Length: 99", b"Content-Length: -1", b"Content-Length: 1, 1", b"Content-Length: " + b"9" * 400,
+    b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip",
+    b"Transfer-Encoding: chunked, chunked", b"Expect: 100-continue", b"Expect: x",
+]  # fmt: skip
+
+
+def spoilt_request(random_: random.Random) -> bytes:
+    """A good request over the wire with something broken in it, or cut off."""
+
+    def some(good: bytes, others: list[bytes]) -> bytes:
+        return good if random_.random() < 0.5 else random_.choice(others)
+
+    body = b'{"task_type": "echo"}'
+    method, path = some(b"POST", METHODS), some(b"/api/v1/tasks", PATHS)
+    framing = some(b"Content-Length: 21", FRAMINGS)
+    rest = some(body, [b"15\r\n" + body, b"zz\r\n"])
+    head = b"Host: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n" + framing
+    sent = bytearray(method + b" " + path + b" HTTP/1.1\r\n" + head + b"\r\n\r\n" + rest)
+    for _ in range(random_.randrange(3)):
+        at = random_.randrange(len(sent) + 1)
+        sent[at : at + random_.randrange(3)] = random_.choice(
+            [b"\x00", b"\xff", b"\r\n", b"\n", b":", b" ", b"\t", b"x" * 99]
+        )
+    if random_.random() < 0.3:
+        del sent[random_.randrange(len(sent)) :]
+    return bytes(sent)
+
+
+def test_nothing_that_comes_over_the_wire_is_an_error_of_the_server(web: WebServer) -> None:
+    random_ = random.Random(20300204)
+    statuses = set()
+    for _ in range(600):
+        sent = spoilt_request(random_)
+        with web.connect() as client:
+            with contextlib.suppress(ConnectionError):  # it may be refused, and closed, before all is sent
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                while piece := client.recv(65_536):
+                    answer += piece
+        if answer:
+            status = int(answer.split(b" ", 2)[1])
+            assert status < 500 or status == 501, (sent, answer)
+            statuses.add(status)
+    assert {200, 202, 400, 405} <= statuses
+    assert "Traceback" not in web.log
+    assert web.submit().status == 202
+
+
+def test_forty_megabytes_in_chunks_without_a_length_are_refused(web: WebServer) -> None:
+    chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+    answer = b""
+    with web.connect() as client, contextlib.suppress(ConnectionError):
+        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(640):
+            if select.select([client], [], [], 0)[0]:
+                break
+            client.sendall(chunk)
+        answer = client.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 413 "), answer
 
 
 def test_pay_03_a_body_without_an_end_is_refused_after_the_limit(web: WebServer) -> None:
