@@ -437,3 +437,13 @@ def test_a_wait_ends_within_milliseconds_of_its_task_and_asks_redis_nothing_mean
     assert {status for status, _ in answers.values()} == {"succeeded"}
     lags = sorted(answers[task_id][1] - ended_at[task_id] for task_id in task_ids)
     assert lags[10] < 0.1
+
+
+@pytest.mark.long
+def test_ws_01_an_idle_socket_lives_on_by_its_pings(web: WebServer, engine: Engine) -> None:
+    """Longer than any time limit of the web server: two minutes and more without an event."""
+    with SocketClient(web.port) as client:
+        assert client.frames(1, timeout_s=130) == []
+        assert not client.ended
+        engine.submit()
+        assert types(client.frames(1)) == ["TASK_QUEUED"]
