@@ -21,14 +21,15 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from flask import Response, request
+from flask import Response, g, request
 
 from dtq.errors import DtqError, InvalidTask, RedisUnavailable
 from dtq.events import SubscriptionEnded
 from dtq.strictjson import fault, load_json
-from dtq.web.auth import Need, identify, needs_key, require
+from dtq.web.auth import Identity, Need, identify, needs_key, require
 from dtq.web.engine import engine
 from dtq.web.errors import InvalidRequest, KeyMissing, UpgradeRequired
 from dtq.web.http import request_id
@@ -65,6 +66,7 @@ def serve(talk: Callable[[WebSocket], None], need: Need = "read") -> Response:
         try:
             if not known:
                 _hear_key(ws, need)
+            ws.check = partial(_check_key, need)
             talk(ws)
             ended = Hangup(1000)
         except Hangup as hangup:
@@ -136,6 +138,17 @@ def _hear_key(ws: WebSocket, need: Need) -> None:
         require(identify(_key_of(messages[0])), need)
     except DtqError as error:
         raise Hangup(POLICY, error.code) from None
+
+
+def _check_key(need: Need) -> None:
+    """Raises Hangup when the key that opened the socket is gone, or has lost its role."""
+    identity: Identity | None = g.get("dtq_identity")
+    if identity is None:
+        return
+    key = engine().keys.named(identity.name)
+    now = None if key is None else Identity.of(key)
+    if now is None or now.mark != identity.mark or not now.may(need):
+        raise Hangup(POLICY, "the key counts no more")
 
 
 def _key_of(message: str | bytes) -> str:

@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from simple_websocket import Server as Protocol
@@ -27,6 +27,8 @@ GOODBYE_S = 1.0
 """The same for the last frame."""
 LOOK_S = 0.5
 """How often an idle socket looks whether the process is to stop."""
+CHECK_S = 1.0
+"""How often a socket looks whether its client still may have it."""
 
 MAX_MESSAGE_BYTES = 4096
 MAX_INCOMING_BYTES = 64 * 1024
@@ -95,7 +97,10 @@ class WebSocket:
         """stopping: ends the conversation with 1012. Nothing is sent before `accept`."""
         self._connection: socket.socket = environ["gunicorn.socket"]
         self._handshake = {name: environ[name] for name in _HANDSHAKE if name in environ}
+        self.check: Callable[[], None] | None = None
+        """Called now and then by `wait`; raises Hangup when the client may not have the socket any more."""
         self._stopping = stopping
+        self._next_check = 0.0
         self._protocol: Any = None
         self._wake_lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -152,6 +157,9 @@ class WebSocket:
             now = time.monotonic()
             if self._stopping.is_set():
                 raise Hangup(RESTART, "the server restarts")
+            if self.check is not None and now >= self._next_check:
+                self._next_check = now + CHECK_S
+                self.check()
             if now >= self._next_ping:
                 self._ping(now)
             ends = (now + LOOK_S, self._next_ping) if deadline is None else (now + LOOK_S, self._next_ping, deadline)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import CloseConnection, Event, Ping, Pong, TextMessage
+from wsproto.events import CloseConnection, Event, Pong, TextMessage
 
 RESET = struct.pack("ii", 1, 0)
 
@@ -44,7 +44,7 @@ class SocketClient:
         """What the server closed with; None while it is open, and when it was cut off."""
         self.ended = False
         self._messages: list[dict[str, Any]] = []
-        self._text = ""
+        self._rest = b""
         self._wire = Connection(ConnectionType.CLIENT)
         if self.status == 101:
             self._take(rest)
@@ -127,17 +127,31 @@ class SocketClient:
             self.ended = True
 
     def _take(self, data: bytes) -> None:
-        self._wire.receive_data(data)
-        for event in self._wire.events():
-            if isinstance(event, TextMessage):
-                self._text += event.data
-                if event.message_finished:
-                    self._messages.append(json.loads(self._text))
-                    self._text = ""
-            elif isinstance(event, Ping):
-                self._write(Pong(payload=event.payload))
-            elif isinstance(event, CloseConnection):
-                self.close_code, self.ended = event.code, True
+        """Read the frames that are complete (RFC 6455, section 5.2), faster than a library would."""
+        data, at = self._rest + data, 0
+        while len(data) - at >= 2:
+            first, length = data[at], data[at + 1]
+            begin = at + 2
+            if length >= 126:
+                size = 2 if length == 126 else 8
+                length = int.from_bytes(data[begin : begin + size], "big") if len(data) >= begin + size else len(data)
+                begin += size
+            end = begin + length
+            if end > len(data):
+                break
+            self._frame(first, data[begin:end])
+            at = end
+        self._rest = data[at:]
+
+    def _frame(self, first: int, payload: bytes) -> None:
+        if first == 0x81:  # text, and whole
+            self._messages.append(json.loads(payload))
+        elif first == 0x89:
+            self._write(Pong(payload=payload))
+        elif first == 0x88:
+            self.close_code, self.ended = int.from_bytes(payload[:2], "big"), True
+        else:
+            raise AssertionError(f"an unexpected frame: {first:#x}")
 
 
 def answer_to(port: int, path: str = "/ws/events", **headers: str) -> tuple[int, str]:
