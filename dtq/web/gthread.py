@@ -17,6 +17,7 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from types import FrameType
@@ -30,6 +31,10 @@ FIRST_BYTE_S = 10.0
 
 READ_S, WRITE_S = 10, 30
 """A request whose next byte, or a response whose next buffer, takes longer ends with its connection."""
+
+REQUEST_S, REQUEST_BYTES_PER_S = 20.0, 16 * 1024
+"""A request may take so long to come, and longer only as its bytes come this fast: a client that sends them one by one,
+each just within READ_S, does not keep a thread."""
 
 LINGER_S = 2.0
 LINGER_BYTES = 8 * 1024 * 1024
@@ -57,6 +62,25 @@ class Connection(TConn):
 
     worker: Worker
     drained = 0
+    _asked_at = 0.0
+    _received = 0
+
+    def init(self) -> None:
+        """Begin to read a request: called for each one on the connection."""
+        fresh = not self.initialized
+        super().init()
+        self._asked_at, self._received = time.monotonic(), 0
+        if fresh:
+            unreader: Any = self.parser.unreader  # type: ignore[union-attr]
+            unreader.chunk = partial(self._in_time, unreader.chunk)
+
+    def _in_time(self, receive: Callable[..., bytes], size_hint: int | None = None) -> bytes:
+        """Receive the next bytes of a request, if it is not too slow altogether."""
+        if time.monotonic() - self._asked_at > REQUEST_S + self._received / REQUEST_BYTES_PER_S:
+            raise TimeoutError("the request came too slowly")
+        data = receive(size_hint)
+        self._received += len(data)
+        return data
 
     def close(self, graceful: bool = False) -> None:
         """Close at once, or, graceful, once the client has closed too or LINGER_S have passed."""
