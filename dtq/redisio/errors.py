@@ -51,12 +51,14 @@ REASONS: Mapping[str, str] = {
     "NOAUTH": "auth",
     "WRONGPASS": "auth",
     "NOPERM": "auth",
+    "DENIED": "auth",  # protected mode
 }
 """First words with which Redis says "not now" or "not you", and the reason that RedisUnavailable carries for each."""
 
 AWAY = frozenset({"unreachable", "timeout", *REASONS.values()}) - {"auth"}
 """The reasons that mean Redis was not there, or not the one that it should be: `Server.last_failure` counts these."""
 
+_MAX_DETAIL_CHARS = 200
 _EXPLANATIONS: Mapping[str, str] = {
     "loading": "is still loading its data",
     "readonly": "is a read-only replica",
@@ -80,6 +82,8 @@ _INSIDE_SCRIPT = re.compile(r"Error running script.*?-((?:OOM|NOSCRIPT|" + "|".j
 def unavailable(reason: str, where: str, detail: str = "") -> RedisUnavailable:
     """Return the error for "Redis at `where` cannot serve". where: an address without a password."""
     words = _EXPLANATIONS.get(reason, "cannot be reached")
+    if len(detail) > _MAX_DETAIL_CHARS:
+        detail = f"{detail[:_MAX_DETAIL_CHARS]}..."
     return RedisUnavailable(f"Redis at {where} {words}" + (f" ({detail})" if detail else ""), reason=reason)
 
 

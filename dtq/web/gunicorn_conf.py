@@ -13,6 +13,8 @@ from gunicorn.arbiter import Arbiter
 from dtq.apikeys import KeyRing
 from dtq.errors import ConfigurationError
 from dtq.log import configure_logging
+from dtq.redisio import Server
+from dtq.serverinfo import warn_of_eviction
 from dtq.settings import Settings, load_settings
 from dtq.web import multiprocess
 from dtq.web.origin import is_local
@@ -68,6 +70,18 @@ def on_starting(server: Arbiter) -> None:
             _require_free(*address[:2])
             if server.log is not None:
                 server.log.info("serving http://%s:%s", *address[:2])
+
+
+def when_ready(server: Arbiter) -> None:
+    """Look once, before there are processes that would each say it, whether the Redis keeps what it is given."""
+    if not _loaded.redis_url or _loaded.redis_url.startswith("memory:"):
+        return  # dtq's own, which does
+    try:
+        redis = Server.connect(_loaded.redis_url, namespace=_loaded.namespace)
+    except ConfigurationError as error:
+        sys.exit(str(error))
+    warn_of_eviction(redis)
+    redis.close()
 
 
 def _warn_if_open(hosts: list[str]) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from flask import Blueprint, Response
 
 from dtq import __version__
-from dtq.redisio import CommandError
+from dtq.serverinfo import eviction_policy, loses_keys
 from dtq.web.engine import engine
 from dtq.web.http import answer
 from dtq.web.operation import Operation, operation
 from dtq.web.schemas import HealthAnswer, ReadyAnswer
 
 if TYPE_CHECKING:
-    from dtq.client import Client
+    pass
 
 bp = Blueprint("health", __name__)
 
@@ -49,30 +49,17 @@ def ready() -> Response:
     client = engine().client
     client.server.call("PING")
     client.queries.script_works()
-    policy = _eviction_policy(client)
+    policy = eviction_policy(client.server)
     redis = {
         "server": "embedded" if client.embedded else client.server.kind,
         "url": client.server.safe_url,
         "eviction_policy": policy,
     }
     warnings = []
-    if policy not in ("noeviction", "unknown"):
+    if loses_keys(policy):
         warnings.append(
             f"Redis evicts keys when its memory is full (maxmemory-policy {policy}): tasks can be lost; set noeviction"
         )
     if not client.queries.workers():
         warnings.append("no worker is running: tasks are accepted and wait")
     return answer({"status": "ready", "version": __version__, "redis": redis, "warnings": warnings})
-
-
-def _eviction_policy(client: Client) -> str:
-    """Return maxmemory-policy; "unknown" where the server does not tell, as managed ones do."""
-    try:
-        memory = client.server.call("INFO", "memory")
-    except CommandError:
-        return "unknown"
-    for line in bytes(memory).decode(errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name == "maxmemory_policy" and value:
-            return value
-    return "unknown"

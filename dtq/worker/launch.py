@@ -19,6 +19,7 @@ from dtq.embedded import EmbeddedServer
 from dtq.errors import ConfigurationError, ServerStartFailed
 from dtq.redisio import Server
 from dtq.registry import Registry
+from dtq.serverinfo import warn_of_eviction
 from dtq.settings import Settings
 from dtq.streams import Doorbell, LeaderBell
 from dtq.worker.outage import LONGEST_PAUSE_S, Outage
@@ -105,6 +106,7 @@ def _run(
     doorbell = Doorbell(server, broker.keys, state.queues)
     leader_bell = LeaderBell(server, broker.keys)
     supervisor = Supervisor(state, doorbell, leader_bell, start_redis=None if embedded is None else embedded.ensure)
+    supervisor.at_start = lambda: warn_of_eviction(server)
     reloader = options.reloader
     if reloader is not None:
         supervisor.at_each_check = lambda: reloader.look(supervisor.stop)

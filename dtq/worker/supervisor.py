@@ -97,6 +97,8 @@ class Supervisor:
             self.scheduler,
             self.fetcher,
         )
+        self.at_start: Callable[[], None] = lambda: None
+        """Called once, when Redis knows this worker."""
         self.at_each_check: Callable[[], None] = lambda: None
         """Called ten times a second while the worker works."""
         self._start_redis = start_redis
@@ -128,6 +130,7 @@ class Supervisor:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if not self._register():
             return ExitCode.CLEAN if self.requests.stop else ExitCode.REDIS_AWAY
+        self.at_start()
         self.start()
         while not self.requests.stop:
             time.sleep(CHECK_INTERVAL_S)
