@@ -18,6 +18,9 @@ from dtq.worker.processes import Processes
 from dtq.worker.reload import Reloader
 from dtq.worker.supervisor import ExitCode
 
+EXIT_PATIENCE_S = 1.0
+"""How long the interpreter may take to end once the worker has."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for. Returns the exit code."""
@@ -95,4 +98,8 @@ if __name__ == "__main__":
     sys.stdout.flush()
     if any(thread.name.startswith("runner-") for thread in threading.enumerate()):
         os._exit(code)  # a written-off thread still runs its handler: nothing waits for it
+    # Nor for threads that handlers left behind and the interpreter would wait for, those of an executor for example
+    last_resort = threading.Timer(EXIT_PATIENCE_S, os._exit, (code,))
+    last_resort.daemon = True
+    last_resort.start()
     sys.exit(code)

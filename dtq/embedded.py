@@ -140,6 +140,14 @@ class EmbeddedServer:
 
     def _leave(self) -> None:
         if self._users is not None:
+            # A program that is just being started has the lock too, until the kernel closes its copy of the descriptor;
+            # and Popen may return before that: unlocking ends the lock wherever it is.
+            fcntl.flock(self._users, fcntl.LOCK_UN)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Close the lock's file. After a fork that leaves the lock to the parent."""
+        if self._users is not None:
             self._users.close()
             self._users = None
 
@@ -259,7 +267,7 @@ _instances: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for instance in list(_instances):
-        instance._leave()
+        instance._forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -175,16 +175,36 @@ def test_a_forked_child_is_no_user_until_it_says_so(place):
 
 
 def test_a_program_started_by_a_user_does_not_keep_the_server(place):
-    server, last = EmbeddedServer(place), EmbeddedServer(place)
-    server.ensure()
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+    code = (
+        "import subprocess; server.ensure()\n"
+        "program = 'print(1, flush=True); import time; time.sleep(60)'\n"
+        "sleeper = subprocess.Popen([sys.executable, '-c', program], close_fds=False, stdout=subprocess.PIPE)\n"
+        "sleeper.stdout.readline(); print(sleeper.pid, flush=True); time.sleep(60)"
+    )
+    user = run_user(place, code)
+    sleeper = int(user.stdout.readline())
     try:
-        server._leave()  # as if this user had been killed
-        last.ensure()
+        user.kill()
+        user.communicate(timeout=20)
+        last = EmbeddedServer(place)
+        assert last.ensure() is False
         assert last.release() is True
     finally:
-        sleeper.kill()
-        sleeper.wait()
+        os.kill(sleeper, signal.SIGKILL)
+
+
+def test_the_last_user_stops_the_server_while_another_one_starts_a_program(place):
+    """Between fork and exec a program has all descriptors of its parent, locks included, and may stay there for long."""
+    server, last = EmbeddedServer(place), EmbeddedServer(place)
+    server.ensure()
+    last.ensure()
+    copies = [os.dup(one._users.fileno()) for one in (server, last)]
+    try:
+        assert server.release() is False
+        assert last.release() is True
+    finally:
+        for copy in copies:
+            os.close(copy)
 
 
 # --- long paths

@@ -13,7 +13,7 @@ from dtq.model import Outcome
 from dtq.states import Disposition, Status
 from dtq.worker.context import TaskContext
 from dtq.worker.service import Service
-from dtq.worker.state import Job, WorkerState, ids
+from dtq.worker.state import Job, WorkerState, and_others, ids
 
 log = logging.getLogger(__name__)
 
@@ -136,10 +136,14 @@ class Committer(Service):
         return answers
 
     def _note_refused(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._state.stats.stale += 1
-            if not job.lost:  # else it has been said
-                log.warning("the claim was over before its outcome was recorded; nothing was written", extra=ids(job))
+        self._state.stats.stale += len(jobs)
+        unsaid = [job for job in jobs if not job.lost]
+        if unsaid:
+            log.warning(
+                "the claim was over before its outcome was recorded; nothing was written%s",
+                and_others(unsaid),
+                extra=ids(unsaid[0]),
+            )
 
     def _tell(self, job: Job, answer: Status | None) -> None:
         """Log what became of a task that did not simply succeed: one line, once it is recorded."""

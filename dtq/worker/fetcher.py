@@ -211,6 +211,9 @@ class Fetcher(Service):
             rung = self._doorbell.wait(HOLD_S if self._pool.waiting else max(0.001, until_poll))
         except Interrupted:  # this worker stops
             return
+        except RedisUnavailable:
+            self._work_likely = True  # a token may have been lost with the answer
+            raise
         if not rung:
             return
         self._work_likely = True

@@ -194,6 +194,10 @@ class Pool:
         dead = [runner for runner in self._runners if runner.died]
         for runner in dead:
             self._retired += runner.finished
+            job = runner.job
+            if job is not None:  # nobody knows how far it came: its lease ends, and it runs again
+                self._retired += 1
+                self._state.holdings.remove(job)
             self._runners[self._runners.index(runner)] = replacement = self._new_runner()
             replacement.start()
         return len(dead)

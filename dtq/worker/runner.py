@@ -149,8 +149,7 @@ class Runner:
             self._state.holdings.remove(job)
             return
         if time.monotonic() - max(job.claimed_at, self._state.renewed_at) > self._state.lease_s:
-            log.warning("this process stood still: a claim may be over, its task is left to others", extra=ids(job))
-            self._state.holdings.remove(job)
+            self._leave_to_others(job)
             return
         if job.cancelled:
             self._finish(job, verdict.cancelled(claim, 0, "the task was cancelled before it started"))
@@ -169,6 +168,14 @@ class Runner:
         outcome = self._call(job, handler, payload)
         if outcome is not None:
             self._finish(job, outcome)
+
+    def _leave_to_others(self, job: Job) -> None:
+        state, now = self._state, time.monotonic()
+        if now - state.stood_still_at > state.lease_s:  # said once, however many jobs wait
+            log.warning("this process stood still: a claim may be over, its task is left to others", extra=ids(job))
+        state.stood_still_at = now
+        state.stats.stale += 1
+        state.holdings.remove(job)
 
     def _call(self, job: Job, handler: Handler, payload: Any) -> Outcome | None:
         """Run the handler. Returns None when nothing is to be recorded: the claim is over, or the job given back."""
@@ -190,7 +197,7 @@ class Runner:
             return None
         seconds = job.ran_s = time.monotonic() - started
         if job.lost:
-            log.info("a handler ended after its claim was over; its result is dropped", extra=ids(job))
+            log.debug("a handler ended after its claim was over; its result is dropped", extra=ids(job))
             self._state.holdings.remove(job)
             guard.clear()
             return None

@@ -101,6 +101,8 @@ class Service:
                 self._stop.wait(self._pause_after(failures))
         try:
             self.finish()
+        except (RedisUnavailable, RedisFull) as error:
+            log.info("the last step was left out: %s", error, extra={"service": self.name})
         except Exception:
             log.exception("the last step failed", extra={"service": self.name})
 

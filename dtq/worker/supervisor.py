@@ -40,6 +40,11 @@ START_REDIS_INTERVAL_S = 2.0
 RELEASE_PATIENCE_S = 0.5
 """How long an interrupted handler gets to end, when its task is about to be handed back."""
 COMMIT_PATIENCE_S = 5.0
+"""How long at least outcomes are tried to be recorded after the drain; what is left of the drain is used for it too."""
+AFTER_DRAIN_S = 4.0
+"""How long all that follows the drain may take together: whoever stops containers allows 5 s more than we drain."""
+LEAVE_S = 1.8
+"""The same after a second signal."""
 SWITCH_INTERVAL_S = 0.0005
 """With busy handlers a thread that comes back from the network waits for this long, not for ten times as much."""
 
@@ -70,6 +75,27 @@ class Requests:
     """Instead of DTQ_DRAIN_TIMEOUT_S."""
     stacks: bool = False
     """Write the stacks of all threads to stderr."""
+
+
+class _TimeLeft:
+    """How long a shutdown may still take: a second signal cuts it short at any point."""
+
+    def __init__(self, requests: Requests, drain_s: float) -> None:
+        self._requests = requests
+        self._drain_ends_at = time.monotonic() + drain_s
+        self._ends_at = self._drain_ends_at + AFTER_DRAIN_S
+        self._left = False
+
+    def to_drain(self) -> float:
+        """Return the seconds left for running handlers, 0 after a second signal."""
+        return 0.0 if self._requests.leave else max(0.0, self._drain_ends_at - time.monotonic())
+
+    def altogether(self) -> float:
+        """Return the seconds left for everything."""
+        if self._requests.leave and not self._left:
+            self._left = True
+            self._ends_at = min(self._ends_at, time.monotonic() + LEAVE_S)
+        return max(0.0, self._ends_at - time.monotonic())
 
 
 class Supervisor:
@@ -181,25 +207,25 @@ class Supervisor:
         5. hand back what is left
         6. ticker: has renewed all leases until here; takes the worker off the list
         """
-        state = self.state
+        state, time_left = self.state, _TimeLeft(self.requests, self._drain_limit_s())
         state.draining = True
         log.info("draining: nothing more is claimed", extra={"running": len(self.pool.running())})
         self.fetcher.stop()
         self.scheduler.stop()
-        self.fetcher.join(SHUTDOWN_PATIENCE_S + 2.0)
-        drained = self._drain()
+        self.fetcher.join(min(SHUTDOWN_PATIENCE_S + 2.0, time_left.altogether()))
+        drained = self._drain(time_left)
         if not drained:
             log.warning("handing back unfinished tasks", extra={"running": len(self.pool.running())})
             self.pool.release(RELEASE_PATIENCE_S)
         self.pool.stop()
-        self._wait(lambda: self.committer.backlog == 0 or not self.committer.alive, COMMIT_PATIENCE_S)
+        recorded = self._wait_for_outcomes(time_left)
         self.committer.stop()
-        self.committer.join(COMMIT_PATIENCE_S)
-        handed_back = self._hand_back_rest()
+        self.committer.join(time_left.altogether())
+        handed_back = self._hand_back_rest(SHUTDOWN_PATIENCE_S if recorded else 0.0)
         self.ticker.stop()
-        self.ticker.join(SHUTDOWN_PATIENCE_S + 2.0)
-        self.scheduler.join(1.0)
-        self.pool.join(1.0)
+        self.ticker.join(time_left.altogether())
+        self.scheduler.join(min(1.0, time_left.altogether()))
+        self.pool.join(min(1.0, time_left.altogether()))
         return self._exit_code(handed_back + len(state.holdings))
 
     # --- steps of it --------------------------------------------------------------------------------------------------
@@ -225,23 +251,35 @@ class Supervisor:
                 return True
         return False
 
-    def _drain(self) -> bool:
+    def _drain_limit_s(self) -> float:
+        asked = self.requests.drain_s
+        return self.state.settings.drain_timeout_s if asked is None else asked
+
+    def _drain(self, time_left: _TimeLeft) -> bool:
         """Wait for what runs. Returns whether all of it ended."""
-        asked, requests = time.monotonic(), self.requests
-        limit_s = self.state.settings.drain_timeout_s if requests.drain_s is None else requests.drain_s
         while self.pool.outstanding:
-            if requests.leave or time.monotonic() - asked >= limit_s:
+            if time_left.to_drain() <= 0:
                 return False
             time.sleep(0.02)
             self.pool.revive()
         return True
 
-    def _hand_back_rest(self) -> int:
+    def _wait_for_outcomes(self, time_left: _TimeLeft) -> bool:
+        """Wait until every outcome is recorded: when Redis is away, as long as the drain lasts. Returns whether it is."""
+        give_up_at = time.monotonic() + COMMIT_PATIENCE_S
+        while self.committer.backlog and self.committer.alive:
+            now = time.monotonic()
+            if now >= give_up_at and time_left.to_drain() <= 0 or time_left.altogether() <= 1.0:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _hand_back_rest(self, patience_s: float) -> int:
         rest = [job for job in self.state.holdings.jobs() if job.outcome is None]
         if not rest:
             return 0
         try:
-            return give_back(self.state, rest, patience_s=SHUTDOWN_PATIENCE_S)
+            return give_back(self.state, rest, patience_s=patience_s)
         except DtqError as error:
             log.warning("could not hand back %d tasks, they run again after their leases: %s", len(rest), error)
             return len(rest)
@@ -290,11 +328,6 @@ class Supervisor:
         looks = looks + 1 if beats == service.beats else 0
         self._beats[service.name] = (service.beats, looks)
         return looks * CHECK_INTERVAL_S > STUCK_S
-
-    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.01)
 
 
 def stacks() -> str:

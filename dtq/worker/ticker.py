@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import dtq
@@ -14,7 +14,7 @@ from dtq.model import DEFAULT_MAX_ATTEMPTS, HandlerPolicy, WorkerInfo
 from dtq.worker.pool import Pool
 from dtq.worker.scheduler import Scheduler
 from dtq.worker.service import Service
-from dtq.worker.state import Job, WorkerState, ids
+from dtq.worker.state import Job, WorkerState, and_others, ids
 
 if TYPE_CHECKING:
     from dtq.broker import Tick
@@ -110,11 +110,11 @@ class Ticker(Service):
         state = self._state
         if not tick.registered:  # FLUSHALL, or too long away
             self._registered = False
-        if tick.lost or tick.cancelled:
+        if tick.lost:
+            self._lose([job for job in held if job.claim.task_id in tick.lost])
+        if tick.cancelled:
             for job in held:
-                if job.claim.task_id in tick.lost:
-                    self._lose(job)
-                elif job.claim.task_id in tick.cancelled:
+                if job.claim.task_id in tick.cancelled:
                     self._pool.stop_handler(job)
         self._scheduler.lead(tick.leader and not state.draining)
         if tick.command == "quiet" and not state.quiet:
@@ -124,16 +124,21 @@ class Ticker(Service):
             log.info("told to stop")
             self._stop_worker()
 
-    def _lose(self, job: Job) -> None:
-        """Stop a task whose claim is over, unless it left our hands while the answer was on its way."""
-        if job.outcome is not None or job.lost or not self._state.holdings.holds(job):
+    def _lose(self, jobs: Sequence[Job]) -> None:
+        """Stop tasks whose claims are over, but for those that left our hands while the answer was on its way."""
+        holdings = self._state.holdings
+        lost = [job for job in jobs if job.outcome is None and not job.lost and holdings.holds(job)]
+        if not lost:
             return
         log.warning(
-            "the claim of a task is over, another worker may have it; its result will be dropped", extra=ids(job)
+            "the claim of a task is over, another worker may have it; its result will be dropped%s",
+            and_others(lost),
+            extra=ids(lost[0]),
         )
-        self._state.stats.stale += 1
-        self._pool.stop_handler(job, lost=True)
-        self._state.holdings.remove(job)
+        self._state.stats.stale += len(lost)
+        for job in lost:
+            self._pool.stop_handler(job, lost=True)
+            holdings.remove(job)
 
     def _help_out(self) -> None:
         """Do what the leader should have done a second ago."""
