@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -49,6 +51,8 @@ class ClaimBatch(NamedTuple):
     """Tickets that stood for nothing and were removed."""
     newer: int
     """Tickets of a newer schema, set aside for a newer worker."""
+    taken_before: bool = False
+    """This very claim reached Redis before, and what it took went to nobody: settle."""
 
 
 class Tick(NamedTuple):
@@ -82,6 +86,10 @@ class Broker:
         self.upkeep = Upkeep(server, self.keys, self.scripts)
         """What the leader does, and others when it is late: promote, reclaim, sweep, reconcile."""
         self._memory = MemoryGuard(server)
+        self._process = secrets.token_hex(8)
+        self._claim_numbers = itertools.count(1)
+        self._claim_number = 0
+        """Of the last claim that was sent."""
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 
@@ -153,16 +161,20 @@ class Broker:
     def claim(self, worker_id: str, queues: Sequence[str], limit: int) -> ClaimBatch:
         """Take up to `limit` tasks (at most 100) in strict order: queues as given, bands 9 to 0, first in first out.
 
-        Never repeated: after RedisUnavailable call `settle`, since the tasks may have been given to this worker.
+        Never repeated: after RedisUnavailable call `settle`, since the tasks may have been given to this worker. For
+        one thread at a time of each worker: a claim that another one has overtaken takes nothing.
         """
-        claims, more, absorbed, newer = self.scripts.run(
+        self._claim_number = next(self._claim_numbers)
+        claims, more, absorbed, newer, taken_before = self.scripts.run(
             "task_claim",
             items=[(queue,) for queue in queues],
             repeat=False,
             worker=worker_id,
             limit=min(limit, ITEMS_A_SCRIPT),
+            process=self._process,
+            number=self._claim_number,
         )
-        return ClaimBatch([claim_from_reply(raw) for raw in claims], more == 1, absorbed, newer)
+        return ClaimBatch([claim_from_reply(raw) for raw in claims], more == 1, absorbed, newer, taken_before == 1)
 
     def settle(self, worker_id: str, queues: Sequence[str], held: Collection[str]) -> int:
         """Give back, to the front, what this worker's name owns and the worker does not hold.
@@ -171,7 +183,22 @@ class Broker:
         Returns how many tasks were given back.
         """
         items = [(task_id,) for task_id in held]
-        return sum(self.scripts.run("task_settle", items=items, worker=worker_id, queue=queue) for queue in queues)
+        given_back = 0
+        for queue in queues:
+            while True:
+                step = self.scripts.run(
+                    "task_settle",
+                    items=items,
+                    worker=worker_id,
+                    queue=queue,
+                    limit=ITEMS_A_SCRIPT,
+                    process=self._process,
+                    number=self._claim_number,
+                )
+                given_back += step
+                if step < ITEMS_A_SCRIPT:
+                    break
+        return given_back
 
     def start_suspect(self, worker_id: str, claim: Claim, alone: bool) -> bool:
         """Write down that a suspect starts, before its handler runs. False: the lease was lost, do not run it.

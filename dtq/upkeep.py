@@ -23,6 +23,9 @@ IDLE_QUEUE_MS = 86_400_000
 MOST_A_SCRIPT = 100
 QUEUES_A_SCRIPT = 20
 SCRIPTS_A_STEP = 20
+QUEUES_A_CHECK = 100
+_IN_STREAMS = (Status.QUEUED, Status.RUNNING)
+_IN_SCHEDULE = (Status.PENDING, Status.RETRYING)
 _LIVE = tuple(status for status in Status if status not in TERMINAL)
 
 
@@ -53,6 +56,10 @@ class Upkeep:
         self._places: deque[tuple[str, Status]] = deque()
         """What the reconciler has not looked at in this round; of the first it has looked at `_rank` tasks."""
         self._rank = 0
+        self._gaps: dict[str, int] = {}
+        """By queue ('' for the schedule): how many tasks without a place were counted and are not looked for again."""
+        self._wanted: set[tuple[str, Status]] = set()
+        """Which of the places are looked at because of such a count."""
 
     def promote(self, limit: int = 100, late_ms: int = 0) -> Promotion:
         """Move up to `limit` (at most 100) tasks to their streams that are due, or already `late_ms` past it."""
@@ -117,12 +124,46 @@ class Upkeep:
                 "reconcile", queue=queue, status=status.value, start=self._rank, limit=limit
             )
             looked_at, repaired, self._rank = looked_at + looked, repaired + mended, self._rank + looked - gone
+            if mended:
+                place = queue if status in _IN_STREAMS else ""
+                self._gaps[place] = max(0, self._gaps.get(place, 0) - mended)
             if looked < limit:
-                self._places.popleft()
+                self._wanted.discard(self._places.popleft())
                 self._rank = 0
             if looked_at >= limit or not self._places:
                 break
         return Reconciliation(looked_at, repaired, not self._places)
+
+    def check(self) -> bool:
+        """Look whether streams or schedule hold less than they should, and ring where work waits.
+
+        Returns whether `reconcile` has something new to look for; it begins there.
+        """
+        queues = self._queues()
+        found: dict[str, int] = {}
+        for start in range(0, len(queues), QUEUES_A_CHECK):
+            chunk = queues[start : start + QUEUES_A_CHECK]
+            missing, *gaps = self._scripts.run(
+                "check_queues", items=[(queue,) for queue in chunk], all="1" if len(chunk) == len(queues) else "0"
+            )
+            found.update({"": missing} if missing else {})
+            found.update((queue.decode(), int(gap)) for queue, gap in zip(gaps[::2], gaps[1::2], strict=True))
+        # What stays after a look is in good hands: a living worker runs it without its ticket, for example
+        before, self._gaps = self._gaps, found
+        new = False
+        for queue, gap in found.items():
+            if gap <= before.get(queue, 0):
+                continue
+            places = [
+                (name, status)
+                for name in ([queue] if queue else queues)
+                for status in (_IN_STREAMS if queue else _IN_SCHEDULE)
+            ]
+            if self._wanted.isdisjoint(places):  # else it is being looked for
+                self._wanted.update(places)
+                self._places.extendleft(places)
+                self._rank, new = 0, True
+        return new
 
     def _quiet_ms(self) -> int:
         """For how long Redis has been well, as far as this process can know, in ms."""

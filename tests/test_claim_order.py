@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dtq.broker import ITEMS_A_SCRIPT
+from dtq.broker import ITEMS_A_SCRIPT, ClaimBatch
 from dtq.keys import GROUP, PARKED
 from dtq.model import Claim, HandlerPolicy
 from dtq.redisio import Server
@@ -169,15 +169,15 @@ def test_work_that_no_claim_can_have_rings_for_nobody(engine: Engine) -> None:
     tokens = engine.server.call("XLEN", engine.keys.wake("default"))
     batch = engine.claim_batch()
     assert (batch.claims, batch.more, batch.newer) == ([], False, 1)
-    assert engine.claim_batch() == ([], False, 0, 0)
+    assert engine.claim_batch() == ClaimBatch([], False, 0, 0)
     assert engine.server.call("XLEN", engine.keys.wake("default")) == tokens
 
 
 def test_a_claim_of_nothing_takes_nothing(engine: Engine) -> None:
     engine.submit()
-    assert engine.claim_batch("w1", 0) == ([], True, 0, 0)
-    assert engine.claim_batch("w1", 5, []) == ([], False, 0, 0)
-    assert engine.claim_batch("w1", 5, ["never-used"]) == ([], False, 0, 0)
+    assert engine.claim_batch("w1", 0) == ClaimBatch([], True, 0, 0)
+    assert engine.claim_batch("w1", 5, []) == ClaimBatch([], False, 0, 0)
+    assert engine.claim_batch("w1", 5, ["never-used"]) == ClaimBatch([], False, 0, 0)
 
 
 def test_a_claim_is_bounded_however_much_is_asked_for(engine: Engine) -> None:
@@ -272,7 +272,7 @@ def test_tickets_of_a_newer_dtq_are_set_aside_and_the_rest_goes_on(any_server: S
     engine.server.call("HSET", engine.keys.task(newer), "v", 7)
     batch = engine.claim_batch()
     assert (ids(batch.claims), batch.newer) == ([good], 1)
-    assert engine.claim_batch() == ([], False, 0, 0)
+    assert engine.claim_batch() == ClaimBatch([], False, 0, 0)
     assert engine.field(newer, "status") == "queued"
     assert (engine.field(newer, "entry"), f"{PARKED}-v7") in engine.pending()
     engine.register("w1")
@@ -302,7 +302,7 @@ def test_a_second_ticket_of_a_task_is_absorbed_and_never_run(any_server: Server)
     batch = engine.claim_batch()
     assert (ids(batch.claims), batch.absorbed) == ([task_id], 1)
     any_server.call("XADD", engine.keys.stream("default", 5), "*", "id", task_id, "seq", 2, "attempt", 1)
-    assert engine.claim_batch() == ([], False, 1, 0)
+    assert engine.claim_batch() == ClaimBatch([], False, 1, 0)
     assert engine.kinds(task_id).count("TASK_DUPLICATE_ABSORBED") == 2
     assert engine.commit(batch.claims[0]) is S.SUCCEEDED
     check_invariants(any_server, engine.keys, engine.settings)
@@ -333,7 +333,7 @@ def test_pay_01_a_record_that_cannot_be_read_becomes_a_dead_letter_once_and_the_
     command, *rest = SPOILT[what]
     any_server.call(command, engine.keys.task(bad), *rest)
     assert ids(engine.claim()) == [good]
-    assert engine.claim_batch() == ([], False, 0, 0)
+    assert engine.claim_batch() == ClaimBatch([], False, 0, 0)
     task = engine.task(bad)
     assert (task.status, task.reason, task.payload) == (S.DEAD_LETTERED, "undecodable", {})
     assert task.error is not None

@@ -194,7 +194,7 @@ def test_a_program_started_by_a_user_does_not_keep_the_server(place):
 
 
 def test_the_last_user_stops_the_server_while_another_one_starts_a_program(place):
-    """Between fork and exec a program has all descriptors of its parent, locks included, and may stay there for long."""
+    """Between fork and exec a program has all descriptors of its parent, locks included."""
     server, last = EmbeddedServer(place), EmbeddedServer(place)
     server.ensure()
     last.ensure()

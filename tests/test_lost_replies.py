@@ -277,6 +277,45 @@ def test_redis_11_what_a_claim_took_whose_reply_was_lost_is_given_back_by_settli
     engine.server.close()
 
 
+def test_redis_11_a_claim_that_reaches_redis_twice_takes_nothing_the_second_time(
+    server: Server, flaky_proxy: ProxyFactory
+) -> None:
+    """What the second one took, nobody would know of before its lease ended."""
+    proxy = flaky_proxy(server.safe_url)
+    engine = Engine(Server.connect(proxy.url))
+    engine.register("w1")
+    ids = engine.submit_many(4)
+    proxy.double_next(b"EVALSHA", times=2)
+    for number in range(2):
+        assert [claim.task_id for claim in engine.claim("w1", 1)] == ids[number : number + 1]
+    assert proxy.doubled == 2
+    assert len(engine.pending()) == 2
+    check_invariants(server, engine.keys, engine.settings)
+    engine.server.close()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_redis_11_a_claim_that_comes_again_or_too_late_says_so_and_takes_nothing(server: Server, settled: bool) -> None:
+    """A network may hold a claim up until its worker has given up on it and settled."""
+    engine = Engine(server)
+    engine.register("w1")
+    ids = engine.submit_many(3)
+    late = {"items": [("default",)], "worker": "w1", "limit": 1, "process": engine.broker._process}
+    (held,) = engine.claim("w1", 1)
+    engine.broker.settle("w1", ["default"], [held.task_id])
+    number = engine.broker._claim_number
+    if not settled:  # it comes twice, and the first answer is lost
+        number += 1
+        engine.broker.scripts.run("task_claim", number=number, **late)
+    claims, more, _, _, taken_before = engine.broker.scripts.run("task_claim", number=number, **late)
+    assert (claims, more, taken_before) == ([], 0, 1)
+    engine.broker.settle("w1", ["default"], [held.task_id])
+    assert [claim.task_id for claim in engine.claim("w2")] == ids[1:], "nothing was left with nobody"
+    next_process = Engine(server)
+    engine.submit_many(1)
+    assert len(next_process.claim("w1", 1)) == 1, "a process that comes after it under its name begins to count anew"
+
+
 def test_a_call_is_repeated_once_and_no_more(server: Server, flaky_proxy: ProxyFactory) -> None:
     proxy = flaky_proxy(server.safe_url)
     engine = Engine(Server.connect(proxy.url))

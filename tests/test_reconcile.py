@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dtq.broker import Replay
 from dtq.keys import GROUP, PARKED
 from dtq.redisio import Server
 from dtq.states import Disposition, Status
+from dtq.streams import Doorbell
 from tests.support.dump import dump
 from tests.support.engine import Engine
 from tests.support.invariants import check_invariants
@@ -190,3 +192,93 @@ def test_claim_27_a_ticket_that_stands_but_would_never_be_given_out_again_is_mad
     check_invariants(any_server, engine.keys, engine.settings)
     assert [claim.task_id for claim in engine.claim()][-1] == parked.task_id, "at the tail: its place was lost"
     assert engine.commit(kept) is S.SUCCEEDED
+
+
+def test_what_waits_where_nobody_claims_expires_in_time_too(any_server: Server) -> None:
+    """A queue that no worker serves, or that is paused, has no claim that would look at the time to live."""
+    engine = Engine(any_server)
+    mortal = {"metadata": {"ttl_seconds": 60}}
+    passed = engine.submit(queue="unserved", idempotency_key="k", **mortal)
+    others = [engine.submit(queue="unserved", **mortal), engine.submit(queue="unserved")]
+    parked = engine.submit(queue="served", **mortal)
+    assert engine.broker.hand_back("w1", engine.claim("w1", 1, ["served"])) == 1
+    running = engine.submit(queue="busy", **mortal)
+    engine.claim("w1", 1, ["busy"])
+    for task_id in (passed, parked, running):
+        engine.let_ttl_pass(task_id)
+    assert engine.reconcile_all() == 0, "an end is no repair"
+    assert [engine.task(one).status for one in (passed, parked, running)] == [S.EXPIRED, S.EXPIRED, S.RUNNING]
+    assert {engine.task(one).status for one in others} == {S.QUEUED}
+    assert engine.kinds(passed) == ["TASK_QUEUED", "TASK_EXPIRED"]
+    assert engine.totals("unserved")["echo:expired"] == 1
+    check_invariants(any_server, engine.keys, engine.settings)
+    again = engine.try_submit(queue="unserved", idempotency_key="k", **mortal)
+    assert isinstance(again, Replay)
+
+
+# --- noticing it ------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_is_noticed_from_the_counts_and_looked_for_first(any_server: Server) -> None:
+    """A round over everything may take long; a stream that was deleted by hand is missed within two seconds."""
+    engine = Engine(any_server)
+    for name in ("a", "b", "c"):
+        engine.submit_many(300, queue=name, priority=3)
+    upkeep = engine.broker.upkeep
+    assert not upkeep.check()
+    upkeep.reconcile(limit=10)
+    any_server.call("DEL", engine.keys.stream("c", 3))
+    assert upkeep.check()
+    assert not upkeep.check(), "once is enough"
+    assert [upkeep.reconcile(limit=200).repaired for _ in range(2)] == [200, 100]
+    any_server.call("DEL", engine.keys.stream("c", 3))
+    assert upkeep.check()
+    assert upkeep.reconcile(limit=200).repaired == 200
+    assert not upkeep.check(), "it is being looked for"
+    assert upkeep.reconcile(limit=200).repaired == 100
+    check_invariants(any_server, engine.keys, engine.settings)
+
+
+@pytest.mark.parametrize("status", [S.PENDING, S.RETRYING])
+def test_a_schedule_that_is_gone_is_noticed_too(any_server: Server, status: Status) -> None:
+    engine = Engine(any_server)
+    for _ in range(3):
+        engine.seed(status)
+    any_server.call("DEL", engine.keys.schedule())
+    assert engine.broker.upkeep.check()
+    repaired = 0
+    for _ in range(3):
+        repaired += engine.broker.upkeep.reconcile().repaired
+    assert repaired == 3
+    assert not engine.broker.upkeep.check()
+
+
+def test_what_a_living_worker_runs_without_its_ticket_is_not_looked_for_again_and_again(server: Server) -> None:
+    engine = Engine(server)
+    engine.register("w1")
+    engine.submit_many(3)
+    claims = engine.claim("w1", 2)
+    server.call("DEL", engine.keys.stream("default", 5))
+    upkeep = engine.broker.upkeep
+    assert upkeep.check()
+    assert engine.reconcile_all() == 1
+    assert not upkeep.check()
+    engine.commit(claims[0])
+    assert not upkeep.check()
+    server.call("DEL", engine.keys.stream("default", 5))
+    assert upkeep.check(), "one more than before"
+
+
+def test_work_that_waits_is_rung_for_again_unless_its_queue_is_paused(any_server: Server) -> None:
+    """Its token may have been lost with the worker that took it."""
+    engine = Engine(any_server)
+    bell = Doorbell(any_server, engine.keys, ["default"])
+    engine.submit()
+    assert bell.wait(1)
+    assert not bell.wait(0.01)
+    engine.broker.upkeep.check()
+    assert bell.wait(1)
+    engine.broker.pause("default", "somebody")
+    engine.broker.upkeep.check()
+    assert not bell.wait(0.01)
+    bell.close()

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from dtq.errors import NewerSchema, TaskFinished, Undecodable
+from dtq.model import HandlerPolicy
 from dtq.redisio import Server
 from dtq.states import Status
 from dtq.streams import LeaderBell
@@ -198,6 +199,23 @@ def test_an_unknown_type_is_put_off_until_its_grace_is_over(any_server: Server) 
     impatient = Engine(any_server, unknown_type_grace_s=0)
     assert impatient.commit(claim, "unknown") is S.DEAD_LETTERED
     assert engine.task(task_id).reason == "unknown_task_type"
+
+
+def test_an_unknown_type_is_not_given_up_while_a_worker_of_its_queue_knows_it(any_server: Server) -> None:
+    """In a rolling deploy a task may meet the old workers again and again before it meets the first new one."""
+    engine = Engine(any_server, unknown_type_grace_s=0)
+    task_id = engine.submit(task_type="new.type")
+    engine.register("old", handlers={"old.type": HandlerPolicy(5, 1000, None)}, queues=("default", "other"))
+    engine.register("elsewhere", handlers={"new.type": HandlerPolicy(5, 1000, None)}, queues=("default-too", "other"))
+    engine.register("new", handlers={"new.type": HandlerPolicy(5, 1000, None)}, queues=("other", "default"))
+    for _ in range(3):
+        claim = engine.claim_one("old")
+        assert engine.commit(claim, "unknown", worker_id="old") is S.PENDING
+        engine.promote()
+    assert (engine.task(task_id).failures, claim.attempt) == (0, 1)
+    engine.broker.deregister("new")
+    assert engine.commit(engine.claim_one("old"), "unknown", worker_id="old") is S.DEAD_LETTERED
+    check_invariants(any_server, engine.keys, engine.settings)
 
 
 def test_the_grace_of_an_unknown_type_begins_anew_once_a_worker_knew_it(server: Server) -> None:

@@ -277,7 +277,9 @@ class Machine(RuleBasedStateMachine):
     def nothing_is_to_be_done(self) -> None:
         assert self.broker.upkeep.promote().moved == 0
         assert self.engine.take_back() == 0
+        assert not self.broker.upkeep.check()
         assert self.engine.reconcile_all() == 0
+        self.model.expire_waiting()
 
     @precondition(lambda self: any(task.has_ttl and not task.passed for task in self.model.tasks.values()))
     @rule(data=st.data())
@@ -372,7 +374,13 @@ class Machine(RuleBasedStateMachine):
             self.server.pipeline([("XACK", stream, "workers", entry), ("XDEL", stream, entry)])
         else:
             assert self.server.call("ZREM", self.engine.keys.schedule(), task.task_id) == 1
-        assert self.engine.reconcile_all() == 1
+        assert self.broker.upkeep.check()
+        expires = task.status is S.QUEUED and task.passed
+        assert self.engine.reconcile_all() == (0 if expires else 1)
+        self.model.expire_waiting()
+        assert not self.broker.upkeep.check()
+        if expires:
+            return
         self.model.count(task, "reconciled")
         if task.status is S.QUEUED:
             task.seq += 1

@@ -13,7 +13,7 @@ from dtq.errors import RedisUnavailable
 from dtq.keys import Keys
 from dtq.redisio import Server
 from tests.support.lifetimes import check_keys
-from tests.support.proxy import command_length
+from tests.support.proxy import command_length, reply_length
 from tests.support.servers import ServerProcess, find_program
 
 KEYS = Keys("dtq")
@@ -150,6 +150,16 @@ def test_a_dropped_reply_is_that_of_a_command_which_was_done(through, server):
     assert proxy.dropped == 2
 
 
+def test_a_doubled_command_is_done_twice_and_answered_once(through, server):
+    proxy, client = through
+    proxy.double_next(matching=b"INCR")
+    assert [client.call("INCR", "n"), client.call("INCR", "n"), client.call("GET", "n")] == [1, 3, b"3"]
+    proxy.double_next(matching=b"LRANGE")
+    client.call("RPUSH", "list", "x" * 100_000, "y")
+    assert client.pipeline([("LRANGE", "list", 0, -1), ("GET", "none")]) == [[b"x" * 100_000, b"y"], None]
+    assert proxy.doubled == 2
+
+
 def test_answers_of_the_proxy_replace_the_server_for_a_while(through, server):
     proxy, client = through
     proxy.answer("READONLY no", matching=b"SET", for_s=0.2)
@@ -204,6 +214,14 @@ def test_a_proxy_without_its_server_closes_what_it_takes(server_factory, flaky_p
         assert reason(client, "PING") == "unreachable"
         process.start()
         assert client.call("PING") == b"PONG"
+
+
+def test_replies_are_told_apart_however_they_are_cut():
+    replies = [b"+OK\r\n", b"-ERR no\r\n", b":7\r\n", b"$-1\r\n", b"$4\r\n\r\n$1\r\n", b"*-1\r\n", b"*0\r\n"]
+    replies.append(b"*%d\r\n" % len(replies) + b"".join(replies))
+    for reply in replies:
+        assert [reply_length(reply[:end]) for end in range(len(reply))] == [None] * len(reply)
+        assert reply_length(reply + b"+more\r\n") == len(reply)
 
 
 def test_inline_commands_pass_the_proxy_too(through):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from dtq.broker import ClaimBatch
 from dtq.errors import RedisFull, RedisUnavailable
 from dtq.states import Status
 from dtq.worker.fetcher import HOLD_S, MAX_AHEAD, MAX_CLAIM
@@ -225,6 +226,37 @@ def test_redis_11_after_a_lost_answer_to_a_claim_the_tasks_are_settled_before_th
     assert [call[0] for call in unit.broker.calls] == ["claim", "settle", "settle", "claim"]
     assert sorted(unit.state.holdings.ids()) == ids
     assert [unit.broker.tasks[task_id].claim.attempt for task_id in ids] == [1, 1]
+
+
+def test_redis_11_a_claim_that_had_been_there_before_is_settled(unit):
+    unit.broker.add("echo")
+    claim = unit.broker.claim
+    answers = [ClaimBatch([], False, 0, 0, taken_before=True)]
+    unit.broker.claim = lambda *arguments: answers.pop() if answers else claim(*arguments)
+    unit.fetcher.step()
+    assert not unit.broker.named("settle")
+    unit.fetcher.step()
+    assert unit.broker.named("settle")
+    unit.broker.claim = claim
+    unit.run_one()
+
+
+def test_a_token_that_was_lost_with_its_answer_is_made_up_for_by_a_claim(unit):
+    """Whoever read the token would have claimed."""
+    unit.claim()
+    assert not unit.fetcher._work_likely
+    wait, unit.doorbell.wait = unit.doorbell.wait, lose_the_answer
+    with pytest.raises(RedisUnavailable):
+        unit.fetcher.step()
+    unit.doorbell.wait = wait
+    before = len(unit.broker.named("claim"))
+    unit.fetcher.step()
+    assert len(unit.broker.named("claim")) == before + 1
+    assert unit.doorbell.waits == []
+
+
+def lose_the_answer(timeout_s):
+    raise RedisUnavailable("the connection broke", reason="unreachable")
 
 
 def test_settling_names_all_that_is_held_outcomes_on_their_way_included(unit):

@@ -39,9 +39,9 @@ def test_who_does_not_lead_does_nothing(unit, monkeypatch):
 def test_the_leader_promotes_reclaims_sweeps_and_reconciles(leader):
     leader.broker.promotions = [Promotion(0, 0.01)] * 3
     leader.scheduler.step()
-    assert names(leader) == ["promote", "reclaim", "sweep", "reconcile"]
+    assert names(leader) == ["promote", "reclaim", "sweep", "check", "reconcile"]
     leader.scheduler.step()
-    assert names(leader)[4:] == ["promote"], "the rest has its own rhythm"
+    assert names(leader)[5:] == ["promote"], "the rest has its own rhythm"
     leader.broker.leader_bell.set()  # the tick saw a lease that has ended
     leader.scheduler.step()
     leader.scheduler.step()

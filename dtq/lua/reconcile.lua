@@ -3,9 +3,9 @@ trimmed away) and puts them back: every task that is not terminal stands in a st
 Looks at `limit` entries of one index from rank `start`, newest last.
 A running task without a pending entry is left alone while its worker is alive: that worker will finish it. When it is
 not, the attempt is lost; one whose cancellation was asked for ends `cancelled`. A record that cannot be read becomes a
-dead letter.
+dead letter. What waits in a queue that nobody serves expires here, when its time to live has run out.
 Returns {looked at, repaired, gone from this index}; a repeat finds nothing to repair.
-Events: TASK_QUEUED, TASK_CANCELLED, TASK_DEAD_LETTERED.
+Events: TASK_QUEUED, TASK_CANCELLED, TASK_DEAD_LETTERED, TASK_EXPIRED.
 ]]
 --@include clock journal index wake ticket finish dead history record
 --@args queue status start limit
@@ -49,15 +49,22 @@ end
 local function put_back(id)
   --[[ Returns whether there was something to repair, and whether the task has left this index by that. ]]
   local record = key.task(id)
-  local band, entry, seq, attempt, created, task_type, worker, available, started, cancel, idem, held = unpack(
+  local band, entry, seq, attempt, created, task_type, worker, available, started, cancel, idem, held, expires = unpack(
     redis.call('HMGET', record, 'priority', 'entry', 'seq', 'attempt', 'created', 'type', 'worker', 'available', 'started',
-    'cancel', 'idem', 'held'))
+    'cancel', 'idem', 'held', 'expires'))
   if not (band and #band == 1 and readable(task_type, seq, created, ' ' .. band .. ' ' .. (attempt or '0') .. ' ' ..
-    (available or '0') .. ' ' .. (started or '0') .. ' ' .. (held or '0'))) then
+    (available or '0') .. ' ' .. (started or '0') .. ' ' .. (held or '0') .. ' ' .. (expires or '0'))) then
     if entry and band then remove_ticket(queue, band, entry) end
     if scheduled then redis.call('ZREM', key.schedule(), id) end
     bury_unreadable(id, status, queue, band)
     return true, true
+  end
+  if status == 'queued' and expires and now_ms >= tonumber(expires) then
+    remove_ticket(queue, band, entry)
+    redis.call('HSET', record, 'status', 'expired', 'finished', text(now_ms))
+    finish({ id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
+      idem = idem }, 'expired')
+    return false, true
   end
   local seen = math.max(tonumber(started) or 0, tonumber(held) or 0)
   if in_place(id, band, entry, worker, seen) then return false, false end

@@ -4,15 +4,17 @@ A suspect (its worker died) comes alone. Tickets that stand for nothing are remo
 cannot be read becomes a dead letter, one of a newer schema is set aside for a newer worker.
 Looks at no more than a hundred tickets beyond the limit. Whoever stops with work left behind rings for the next worker.
 Reads without BLOCK, so no band is read before its turn.
-Returns {claims, more, absorbed, newer}; a claim is {id, seq, attempt, type, queue, priority, max_attempts, timeout,
-failures, suspect, unknown_since, payload, extra, ms waited since it was due, ms since its creation}
-Not repeatable: after a lost reply `task_settle` gives back what was taken.
+Returns {claims, more, absorbed, newer, taken before}; a claim is {id, seq, attempt, type, queue, priority, max_attempts,
+timeout, failures, suspect, unknown_since, payload, extra, ms waited since it was due, ms since its creation}
+Not repeatable: after a lost reply `task_settle` gives back what was taken. A worker numbers its claims (`process` tells
+its starts apart): one that comes twice, or only after the settling, takes nothing.
 Events: TASK_STARTED, TASK_EXPIRED, TASK_DUPLICATE_ABSORBED, TASK_DEAD_LETTERED.
 ]]
---@include clock journal index wake ticket finish dead record
---@args worker limit
+--@include clock journal index wake ticket finish dead record claims
+--@args worker limit process number
 --@items queue
 
+if claimed_before(worker, process, number) then return { {}, 0, 0, 0, 1 } end
 local claims, absorbed, newer, left = {}, 0, 0, tonumber(limit)
 local looks = left + 100
 local policies = {}
@@ -170,4 +172,5 @@ if stopped then  -- else all that can be claimed is: what is still queued waits 
   end
 end
 write_journal()
-return { claims, more, absorbed, newer }
+if #claims > 0 then note_claim(worker, process, number) end
+return { claims, more, absorbed, newer, 0 }

@@ -89,10 +89,33 @@ local function fail(task, error, history, disposition)
   task.error = error
 end
 
+local known_here = {}
+
+local function somebody_knows(task)
+  --[[ Whether a living worker of the queue has published a handler: in a rolling deploy a task may meet old workers many
+  times before it meets a new one. ]]
+  local found = known_here[task.type .. ' ' .. task.queue]
+  if found == nil then
+    found = false
+    for _, name in ipairs(redis.call('ZRANGE', key.workers(), 0, 999)) do
+      local policy, queues = unpack(redis.call('HMGET', key.worker(name), 'policy:' .. task.type, 'queues'))
+      if policy and string.find(',' .. (queues or '') .. ',', ',' .. task.queue .. ',', 1, true) then
+        found = true
+        break
+      end
+    end
+    known_here[task.type .. ' ' .. task.queue] = found
+  end
+  return found
+end
+
 local function put_off_unknown(task)
   --[[ Workers that know the type may be on their way; after the grace nobody is expected any more. ]]
   local since = tonumber(task.unknown or now_ms)
-  if now_ms - since >= UNKNOWN_GRACE_MS then return nil end
+  if now_ms - since >= UNKNOWN_GRACE_MS then
+    if not somebody_knows(task) then return nil end
+    since = now_ms
+  end
   event('TASK_QUEUED', task.id, task.queue, task.type, task.attempt, worker, 'unknown type, put off')
   count(task.queue, task.type, 'unknown')
   return later(task, 'pending', 1000, 'unknown', text(since), 'attempt', task.attempt - 1)

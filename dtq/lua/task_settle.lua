@@ -1,11 +1,12 @@
 --[[ task_settle: gives back to its band what this consumer owns and does not hold: a claim whose reply was lost
 A task whose cancellation was asked for ends `cancelled` instead. An entry that stands for nothing is removed.
-Works through one queue: what one worker owns there is bounded by what it asks for.
-Returns the number of tasks given back. A repeat finds nothing left and returns 0.
+number: of the last claim that was sent; one that is still on its way will find itself settled.
+Works through one queue, and gives back at most `limit`: a repeat finds the rest.
+Returns the number of tasks given back.
 Events: TASK_QUEUED, TASK_CANCELLED.
 ]]
---@include clock journal index wake ticket finish release record
---@args worker queue
+--@include clock journal index wake ticket finish release record claims
+--@args worker queue limit process number
 --@items held_id
 
 local held, given_back = {}, 0
@@ -37,7 +38,7 @@ end
 
 for band = 9, 0, -1 do
   local stream, from = key.stream(queue, band), '-'
-  while from do
+  while from and given_back < tonumber(limit) do
     local owned = redis.pcall('XPENDING', stream, WORKER_GROUP, from, '+', 100, worker)
     if owned.err then break end
     for _, pending in ipairs(owned) do
@@ -54,4 +55,5 @@ for band = 9, 0, -1 do
 end
 write_index()
 write_journal()
+note_claim(worker, process, number)
 return given_back

@@ -106,6 +106,7 @@ class Fetcher(Service):
         self._claimed_at = now
         claims = batch.claims
         self._work_likely = bool(batch.more) or len(claims) >= limit
+        self._unsettled = batch.taken_before
         if batch.newer and not self._newer_said:
             self._newer_said = True
             log.warning("met tasks that a newer dtq has written and left them alone: upgrade this worker")

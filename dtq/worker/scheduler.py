@@ -25,6 +25,8 @@ RECONCILE_BATCH = 200
 RECONCILE_INTERVAL_S = 1.0
 RECONCILE_BUSY_S = 0.1
 """While there is more to look at: 10 000 tasks in ten seconds."""
+CHECK_INTERVAL_S = 2.0
+"""Between two looks whether any queue holds less than it should."""
 RECONCILE_REST_S = 20.0
 """Between two rounds of the reconciler over all tasks that have not ended."""
 LONGEST_SLEEP_S = 10.0
@@ -45,6 +47,7 @@ class Scheduler(Service):
         """The tick looks for ended leases, and rings."""
         self._sweep_at = 0.0
         self._reconcile_at = 0.0
+        self._check_at = 0.0
 
     def lead(self, leads: bool) -> None:
         """Begin or cease to lead: the ticker has asked for the lock."""
@@ -75,6 +78,10 @@ class Scheduler(Service):
             full = self._upkeep.sweep(limit=SWEEP_BATCH) >= SWEEP_BATCH
             self._sweep_at = now if full else now + SWEEP_INTERVAL_S
             more = more or full
+        if now >= self._check_at:
+            self._check_at = now + CHECK_INTERVAL_S
+            if self._upkeep.check():
+                self._reconcile_at = now
         if now >= self._reconcile_at:
             self._reconcile_at = now + self._reconcile()
         if more:
@@ -91,7 +98,7 @@ class Scheduler(Service):
             log.info("could not resign; the leader's lock ends by itself")
 
     def _sleep(self, next_due_s: float | None) -> None:
-        sleep_s = min(LONGEST_SLEEP_S, self._reconcile_at - time.monotonic())
+        sleep_s = min(LONGEST_SLEEP_S, min(self._check_at, self._reconcile_at) - time.monotonic())
         if next_due_s is not None:
             sleep_s = min(sleep_s, next_due_s)
         if sleep_s > 0:
@@ -105,6 +112,8 @@ class Scheduler(Service):
         done = self._upkeep.reconcile(limit=RECONCILE_BATCH)
         if done.repaired:
             log.warning("put %d tasks back in place that their queue had lost", done.repaired)
+        if done.repaired >= RECONCILE_BATCH // 2:
+            return YIELD_S  # where much is lost, somebody waits for it
         if done.finished_round:
             return RECONCILE_REST_S
         return RECONCILE_BUSY_S if done.looked_at >= RECONCILE_BATCH else RECONCILE_INTERVAL_S

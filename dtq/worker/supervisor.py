@@ -265,11 +265,11 @@ class Supervisor:
         return True
 
     def _wait_for_outcomes(self, time_left: _TimeLeft) -> bool:
-        """Wait until every outcome is recorded: when Redis is away, as long as the drain lasts. Returns whether it is."""
+        """Wait until all outcomes are recorded; while Redis is away, as long as the drain lasts. Return whether so."""
         give_up_at = time.monotonic() + COMMIT_PATIENCE_S
         while self.committer.backlog and self.committer.alive:
-            now = time.monotonic()
-            if now >= give_up_at and time_left.to_drain() <= 0 or time_left.altogether() <= 1.0:
+            drained = time_left.to_drain() <= 0 and time.monotonic() >= give_up_at
+            if drained or time_left.altogether() <= 1.0:
                 return False
             time.sleep(0.01)
         return True

@@ -233,6 +233,10 @@ class FakeBroker:
         self._enter("sweep", limit)
         return 0
 
+    def check(self) -> bool:
+        self._enter("check")
+        return False
+
     def reconcile(self, limit: int = 200) -> Reconciliation:
         self._enter("reconcile", limit)
         return Reconciliation(0, 0, True)

@@ -46,6 +46,9 @@ class FlakyProxy:
         self._hold.set()
         self._lock = threading.Lock()
         self._drops: list[bytes] = []
+        self._doubles: list[bytes] = []
+        self.doubled = 0
+        """How many commands were passed on twice."""
         self._answer: _Answer | None = None
         self._pipes: list[_Pipe] = []
         self._threads: list[threading.Thread] = []
@@ -63,6 +66,11 @@ class FlakyProxy:
         """Forward the next command that contains `matching`, swallow its reply and cut its connection."""
         with self._lock:
             self._drops += [matching] * times
+
+    def double_next(self, matching: bytes = b"", times: int = 1) -> None:
+        """Send the next command that contains `matching` to the server twice, and pass on the first reply only."""
+        with self._lock:
+            self._doubles += [matching] * times
 
     def answer(self, error: str, *, matching: bytes = b"", for_s: float = 60.0) -> None:
         """Answer commands with an error (`"READONLY You can't write ..."`) without forwarding them, for a while."""
@@ -148,6 +156,16 @@ class FlakyProxy:
                     return b""
         return None
 
+    def copies(self, command: bytes) -> int:
+        """Return how often a command is sent to the server. (Called by the connections.)"""
+        with self._lock:
+            for matching in self._doubles:
+                if matching in command:
+                    self._doubles.remove(matching)
+                    self.doubled += 1
+                    return 2
+        return 1
+
     def _take_connections(self, listener: socket.socket) -> None:
         while self._listener is listener:
             try:
@@ -187,6 +205,9 @@ class _Pipe:
         self.doomed = False
         """Whether the next reply is swallowed, and the connection with it."""
         self._running = 2
+        self._copies: deque[int] = deque()
+        """Of each command whose replies have not come yet."""
+        self._replies = b""
 
     @property
     def ended(self) -> bool:
@@ -209,7 +230,9 @@ class _Pipe:
                         self.client.sendall(verdict)
                         continue
                     self.doomed = self.doomed or verdict is not None
-                    self.upstream.sendall(command)
+                    copies = self.proxy.copies(command)
+                    self._copies.append(copies)
+                    self.upstream.sendall(command * copies)
         self._end()
 
     def carry_replies(self) -> None:
@@ -218,8 +241,22 @@ class _Pipe:
                 if self.doomed:
                     break
                 self.proxy.wait_while_held()
-                self.client.sendall(data)
+                self.client.sendall(self._without_doubles(data))
         self._end()
+
+    def _without_doubles(self, data: bytes) -> bytes:
+        self._replies += data
+        if self._replies[:1] not in b"+-:$*":  # not RESP2: nothing to count
+            passed_on, self._replies = self._replies, b""
+            return passed_on
+        passed_on = b""
+        while (length := reply_length(self._replies)) is not None:
+            reply, self._replies = self._replies[:length], self._replies[length:]
+            copies = self._copies.popleft() if self._copies else 1
+            passed_on += b"" if copies == 0 else reply
+            if copies == 2:
+                self._copies.appendleft(0)  # the next reply is one too many
+        return passed_on
 
     def _end(self) -> None:
         self.cut()
@@ -227,6 +264,23 @@ class _Pipe:
         if self.ended:
             self.client.close()
             self.upstream.close()
+
+
+def reply_length(buffer: bytes, start: int = 0) -> int | None:
+    """Return where the first reply (RESP2) at `start` of the buffer ends, None when it is not complete."""
+    end = buffer.find(b"\r\n", start)
+    if end < 0:
+        return None
+    kind, position = buffer[start : start + 1], end + 2
+    if kind == b"$" and buffer[start + 1 : end] != b"-1":
+        position += int(buffer[start + 1 : end]) + 2
+    elif kind == b"*" and buffer[start + 1 : end] != b"-1":
+        for _ in range(int(buffer[start + 1 : end])):
+            inner = reply_length(buffer, position)
+            if inner is None:
+                return None
+            position = inner
+    return position if position <= len(buffer) else None
 
 
 def command_length(buffer: bytes) -> int | None:

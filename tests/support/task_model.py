@@ -218,6 +218,12 @@ class Model:
                 moved += 1
         return moved
 
+    def expire_waiting(self) -> None:
+        """The reconciler has come by."""
+        for task in self.having(S.QUEUED):
+            if task.passed:
+                self.end(task, S.EXPIRED)
+
     def requeue(self, task: Known, queue: str, band: int) -> None:
         self.dead.remove(task.task_id)
         task.queue, task.band = queue, band
