@@ -278,7 +278,7 @@ def test_work_that_waits_is_rung_for_again_unless_its_queue_is_paused(any_server
     assert not bell.wait(0.01)
     engine.broker.upkeep.check()
     assert bell.wait(1)
-    engine.broker.pause("default", "somebody")
+    engine.pause("default")
     engine.broker.upkeep.check()
     assert not bell.wait(0.01)
     bell.close()

@@ -208,6 +208,6 @@ def test_dlq_03_a_requeued_task_keeps_its_history_and_has_no_error_once_it_succe
         (Disposition.FAILED, "start 1"),
         (Disposition.FAILED, "start 2"),
         (Disposition.FAILED, "start 3"),
-        (Disposition.REQUEUED, "requeued by somebody"),
+        (Disposition.REQUEUED, "requeued by client"),
         (Disposition.SUCCEEDED, None),
     ]
