@@ -14,6 +14,7 @@ from typing import Any, Self
 import jsonschema
 
 from dtq.broker import Broker, Replay
+from dtq.bulk import BulkJobs
 from dtq.control import Control
 from dtq.embedded import EmbeddedServer
 from dtq.errors import DtqError, InvalidTask, TaskNotFound, UnknownTaskType
@@ -54,6 +55,7 @@ class Client(Operators):
         self.server = Server.connect(address, max_connections=max_connections, namespace=self.settings.namespace)
         self.broker = Broker(self.server, self.settings)
         self.control = Control(self.server, self.settings)
+        self.bulk = BulkJobs(self.server, self.settings)
         self.queries = Queries(self.server, self.settings)
         self.events = EventReader(self.server, self.settings)
         """What happens, as it happens: see `dtq.events`."""

@@ -137,6 +137,30 @@ class TaskNotFound(DtqError):
     code, http_status = "TASK_NOT_FOUND", 404
 
 
+class DeadLetterNotFound(DtqError):
+    """The task is not among the dead letters; `context["status"]` says what it is."""
+
+    code, http_status = "DEAD_LETTER_NOT_FOUND", 404
+
+
+class BulkJobNotFound(DtqError):
+    """There is no such bulk job: it never existed, or its record has expired."""
+
+    code, http_status = "BULK_JOB_NOT_FOUND", 404
+
+
+class TooManyBulkJobs(DtqError):
+    """As many bulk jobs as may be open at once have not ended; wait for one, or abort one."""
+
+    code, http_status = "TOO_MANY_BULK_JOBS", 429
+
+
+class BulkJobEnded(DtqError):
+    """The bulk job has ended already; `context["state"]` says how."""
+
+    code, http_status = "BULK_JOB_ENDED", 409
+
+
 class WorkerNotFound(DtqError):
     """There is no live worker with this id."""
 

@@ -52,6 +52,9 @@ _TEMPLATES: dict[str, str] = {
     "minute": "counter:{queue}:{minute}",
     "queues": "queues",
     "paused": "queue:{queue}:paused",
+    "bulk": "bulk:{bulk_id}",
+    "bulks": "bulks",
+    "open_bulks": "bulks:open",
     "worker": "worker:{worker_id}",
     "workers": "workers",
     "leases": "workers:leases",
@@ -171,6 +174,18 @@ class Keys:
     def paused(self, queue: str) -> str:
         """STRING. Who paused the queue, when and why, JSON. Bound: until resumed."""
         return self._name("paused", queue=queue)
+
+    def bulk(self, bulk_id: str) -> str:
+        """HASH. A bulk job: who asked for what, and how far it is. Bound: expires a week after its last step."""
+        return self._name("bulk", bulk_id=bulk_id)
+
+    def bulks(self) -> str:
+        """ZSET. Bulk jobs by creation in us. Bound: the last 200."""
+        return self._name("bulks")
+
+    def open_bulks(self) -> str:
+        """ZSET. Bulk jobs that have not ended, by creation in us. Bound: 20."""
+        return self._name("open_bulks")
 
     def worker(self, worker_id: str) -> str:
         """HASH. Heartbeat, handlers and what runs. Bound: three heartbeats, never less than the worker's lease."""

@@ -21,6 +21,9 @@ MAX_COUNTED_TYPES = 1_000
 """Task types, over all queues, with counters of their own."""
 MINUTE_KEEP_MS = 25 * 3_600_000
 AUDIT_MAXLEN = 10_000
+BULK_KEEP_MS = 7 * 86_400_000
+BULK_LISTED = 200
+BULK_OPEN = 20
 EXPIRE_NET_MS = 3_600_000
 MEMORY_SHARE = 0.95
 LONGEST_DRAIN_S = 60
@@ -42,6 +45,9 @@ def script_limits(settings: Settings) -> Mapping[str, int]:
         "MINUTE_KEEP": MINUTE_KEEP_MS,
         "EVENTS_MAXLEN": settings.events_maxlen,
         "AUDIT_MAXLEN": AUDIT_MAXLEN,
+        "BULK_KEEP": BULK_KEEP_MS,
+        "BULK_LISTED": BULK_LISTED,
+        "BULK_OPEN": BULK_OPEN,
         "WAKE_MAXLEN": WAKE_MAXLEN,
         "WAKE_KEEP": WAKE_KEEP_MS,
         "RETENTION_MS": round(settings.task_retention_s * 1000),

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dtq.bulk import BulkJob, BulkJobs, BulkWish, run_job
 from dtq.control import Command, Control
+from dtq.deadletters import DeadFilter
+from dtq.errors import DeadLetterNotFound, TaskNotFound
 from dtq.model import Actor, Task
-from dtq.queries import Queries
+from dtq.queries import Queries, TaskFilter
+from dtq.states import Status
 
 PROGRAM = Actor("client")
 """Who the audit names when a program does not say who asks."""
@@ -13,8 +21,11 @@ PROGRAM = Actor("client")
 class Operators:
     """The calls of operators. What is done is audited under the name of the actor."""
 
+    bulk: BulkJobs
     control: Control
     queries: Queries
+
+    # --- one task -----------------------------------------------------------------------------------------------------
 
     def cancel(self, task_id: str, *, actor: Actor = PROGRAM) -> Task:
         """Cancel a task, or ask its worker to, and return it as it is then. Raises TaskNotFound, TaskFinished."""
@@ -33,6 +44,8 @@ class Operators:
         self.control.discard(task_id, actor)
         return self.queries.task(task_id)
 
+    # --- a queue, a worker --------------------------------------------------------------------------------------------
+
     def pause(self, queue: str, *, actor: Actor = PROGRAM) -> bool:
         """Let nothing more of a queue start. Returns False when it was paused already. Raises InvalidTask."""
         return self.control.pause(queue, actor)
@@ -47,3 +60,50 @@ class Operators:
         Returns False when it had been told so, or to stop, already.
         """
         return self.control.tell_worker(worker_id, command, actor)
+
+    # --- many tasks ---------------------------------------------------------------------------------------------------
+
+    def preview(self, wish: BulkWish, samples: int = 5) -> tuple[int, list[dict[str, Any]]]:
+        """Return how many tasks a bulk wish is about, and the newest few, and change nothing. Raises InvalidTask.
+
+        samples: how many; dead letters, or brief tasks where a queue is to be purged.
+        """
+        letters = self.queries.dead_letters
+        total = self.bulk.count(wish)
+        if wish.queue is not None:
+            waiting = [
+                task
+                for status in (Status.QUEUED, Status.RETRYING, Status.PENDING)
+                for task in self.queries.tasks(TaskFilter(queue=wish.queue, status=status), samples).tasks
+            ]
+            return total, [task.as_json(brief=True) for task in waiting[:samples]]
+        if not wish.task_ids:
+            return total, [
+                letter.as_json() for letter in letters.page(wish.wanted or DeadFilter(), samples, None).letters
+            ]
+        shown = []
+        for task_id in wish.task_ids[: 4 * samples]:
+            try:
+                shown.append(letters.of_task(task_id).as_json())
+            except (TaskNotFound, DeadLetterNotFound):  # it will be skipped
+                continue
+        return total, shown[:samples]
+
+    def begin_bulk(self, wish: BulkWish, *, actor: Actor = PROGRAM) -> BulkJob:
+        """Write down what is to be done to many tasks; `run_bulk` does it. Raises InvalidTask, TooManyBulkJobs."""
+        return self.bulk.begin(wish, actor)
+
+    def run_bulk(
+        self,
+        job: BulkJob,
+        *,
+        stop: threading.Event | None = None,
+        within_s: float = float("inf"),
+        watch: Callable[[BulkJob], None] | None = None,
+    ) -> BulkJob:
+        """Carry a bulk job on and return it as it is then: see `dtq.bulk.run_job`."""
+        return run_job(self.bulk, job, stop=stop, within_s=within_s, watch=watch)
+
+    def abort_bulk(self, bulk_id: str, *, actor: Actor = PROGRAM) -> BulkJob:
+        """Let a bulk job go no further. Raises BulkJobNotFound, BulkJobEnded."""
+        return self.bulk.abort(bulk_id, actor)

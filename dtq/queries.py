@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dtq.audit import AuditFilter, AuditPage, read_audit
+from dtq.deadletters import DeadLetters
 from dtq.errors import InvalidTask, NewerSchema, TaskNotFound, Undecodable
 from dtq.keys import Keys
 from dtq.limits import script_limits
@@ -107,6 +108,7 @@ class Queries:
         self._server = server
         self._keys = Keys(settings.namespace)
         self._scripts = Scripts(server, self._keys, script_limits(settings))
+        self.dead_letters = DeadLetters(server, self._keys, self._scripts)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from dtq.bulk import BulkJob, BulkWish, run_job
+from dtq.deadletters import DeadFilter
 from dtq.errors import RedisUnavailable
 from dtq.model import Actor, HandlerPolicy
 from dtq.redisio import Server
@@ -126,6 +128,27 @@ def _pause(engine: Engine) -> Any:
     engine.pause("default", "somebody", "maintenance")
 
 
+def _begin_bulk(engine: Engine, _: Any = None) -> Any:
+    job = engine.bulk.begin(BulkWish(action="dlq.requeue", wanted=DeadFilter(reason="permanent")), SOMEBODY)
+    return job.total, job.state
+
+
+def _bulk_job(engine: Engine) -> Any:
+    engine.bury(3)
+    return engine.bulk.begin(BulkWish(action="dlq.requeue", wanted=DeadFilter()), SOMEBODY)
+
+
+def _queue_purge(engine: Engine) -> Any:
+    engine.submit_many(3)
+    engine.submit(delay_seconds=60)
+    return engine.bulk.begin(BulkWish(action="queue.purge", queue="default"), SOMEBODY)
+
+
+def _run_bulk(engine: Engine, job: BulkJob) -> Any:
+    ended = run_job(engine.bulk, job)
+    return ended.state, ended.done, ended.skipped, ended.failed
+
+
 HANDLERS = {"echo": HandlerPolicy(3, 500, {"type": "object"}), "sleep": HandlerPolicy(None, None, None)}
 
 CASES: dict[str, Case] = {
@@ -152,6 +175,9 @@ CASES: dict[str, Case] = {
     "pause": Case("queue_pause", lambda e, _: e.pause("default", "me", "why")),
     "resume": Case("queue_resume", lambda e, _: e.resume("default", "me"), _pause),
     "discard": Case("task_discard", lambda e, i: e.discard(i, "me"), _dead_letter),
+    "begin a bulk job": Case("bulk_begin", _begin_bulk),
+    "a step of a bulk job": Case("bulk_dead", lambda e, job: e.bulk.step(job, "r1").code, _bulk_job),
+    "abort a bulk job": Case("bulk_abort", lambda e, job: e.bulk.abort(job.bulk_id, SOMEBODY).done, _bulk_job),
     "tell a worker": Case(
         "worker_command", lambda e, _: e.control.tell_worker("w1", "quiet", SOMEBODY), lambda e: e.register()
     ),
@@ -170,6 +196,11 @@ CASES: dict[str, Case] = {
         "operation_end",
         lambda e, _: e.broker.end_operation("mail", "t1", None, 60),
         lambda e: e.broker.begin_operation("mail", "t1", 5),
+    ),
+    "requeue many": Case("bulk_dead", _run_bulk, _bulk_job),
+    "purge a queue": Case("bulk_purge", _run_bulk, _queue_purge),
+    "find dead letters": Case(
+        "find_dead", lambda e, _: e.queries.dead_letters.count(DeadFilter(queue="default"), 5)[0], _bulk_job
     ),
     "list": Case("list_tasks", lambda e, _: e.queries.script_works()),
     "queue info": Case("queue_info", lambda e, _: e.queries.queue("default").depth, _running),

@@ -7,6 +7,7 @@ Events: QUEUE_PAUSED.
 
 local found = redis.call('GET', key.paused(queue))
 if found then return string.find(found, '"id":"' .. operation_id .. '"', 1, true) and 1 or 0 end
+redis.call('DEL', key.paused(queue))  -- in vain: at maxmemory only what begins without a need may go on
 local record = cjson.encode({ by = actor, reason = reason, at = now_ms / 1000, id = operation_id })
 redis.call('SET', key.paused(queue), record)
 event('QUEUE_PAUSED', '', queue, '', '0', '', record)

@@ -16,6 +16,7 @@ if operation == operation_id then return { status == 'cancelled' and 'CANCELLED'
 if not (queue and band and readable(task_type, '1', created, ' ' .. (attempt or '0'))) then return { 'UNDECODABLE' } end
 if status == 'running' then
   if cancel ~= '1' then  -- else somebody was first, and it is theirs
+    redis.call('HDEL', record, 'cancel')  -- at maxmemory only what begins without a need may go on
     redis.call('HSET', record, 'cancel', '1', 'operation', operation_id, 'reason', reason)
     audit(who, operation_id, 'task.cancel', id, 1, 'requested')
   end

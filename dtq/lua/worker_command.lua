@@ -10,6 +10,7 @@ local record = key.worker(worker)
 local keep, told = unpack(redis.call('HMGET', record, 'keep', 'command'))
 if not keep then return -1 end
 if told == command or told == 'stop' then return audited(operation_id) and 1 or 0 end
+redis.call('HDEL', record, 'command')  -- at maxmemory only what begins without a need may go on
 redis.call('HSET', record, 'command', command)
 audit(who, operation_id, 'worker.' .. command, worker, 1)
 return 1

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dtq.broker import Broker, ClaimBatch, Replay
+from dtq.bulk import BulkJobs
 from dtq.control import Control
 from dtq.errors import DtqError
 from dtq.keys import Keys
@@ -49,6 +50,7 @@ class Engine:
         self.settings: Settings = load_settings(env_file=None, redis_url="memory://", **overrides)
         self.broker = Broker(server, self.settings)
         self.control = Control(server, self.settings)
+        self.bulk = BulkJobs(server, self.settings)
         self.queries = Queries(server, self.settings)
         self.keys: Keys = self.broker.keys
         self._numbers = itertools.count(1)
@@ -132,6 +134,18 @@ class Engine:
 
     def discard(self, task_id: str, by: str = "somebody") -> None:
         self.control.discard(task_id, Actor(by))
+
+    def bury(self, number: int, queue: str = "default", worker_id: str = "w1", **fields: Any) -> list[str]:
+        """Make dead letters, at most as many as a queue may hold; return the ids of their tasks, oldest first.
+
+        fields: of the outcome, such as reason and error.
+        """
+        ids = []
+        self.submit_many(number, queue=queue)
+        while claims := self.claim(worker_id, 100, [queue]):
+            self.broker.commit(worker_id, [outcome(claim, "dead", **fields) for claim in claims])
+            ids += [claim.task_id for claim in claims]
+        return ids
 
     def pause(self, queue: str, by: str = "somebody", reason: str = "") -> bool:
         return self.control.pause(queue, Actor(by, reason))
