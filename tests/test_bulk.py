@@ -130,6 +130,7 @@ def test_a_job_leaves_alone_what_dies_after_it_began(server: Server) -> None:
     until = begin(engine, wanted=DeadFilter(until=time.time() + 3600))
     assert told(run_job(engine.bulk, job))[2] == 5
     much_later = engine.bury(2, "later")
+    assert told(run(engine, wanted=DeadFilter(until=-5e10))) == ("done", 0, 0, 0, 0)
     assert told(run_job(engine.bulk, until))[2] == 4
     assert engine.task(later[0]).status is S.QUEUED
     assert engine.task(much_later[0]).status is S.DEAD_LETTERED

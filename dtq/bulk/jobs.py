@@ -26,7 +26,7 @@ from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.settings import Settings
 from dtq.states import Status
-from dtq.streams import oldest_id
+from dtq.streams import newest_id, oldest_id
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class BulkJobs:
             filter=dumps(fields),
             task_ids="".join(wish.task_ids),
             first=first,
-            latest="" if wanted.until is None else str(int(wanted.until * 1000)),
+            latest="" if wanted.until is None else newest_id(wanted.until, None),
             to_queue=wish.to_queue or "",
             to_priority="" if wish.to_priority is None else wish.to_priority,
             rate="" if wish.rate is None else wish.rate,

@@ -88,6 +88,12 @@ class BulkJob:
         }
 
 
+def preview_as_json(wish: BulkWish, actor: Actor, total: int, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a job would be, in the shape of one: nothing is written down, so it has no id."""
+    job = BulkJob(bulk_id="", wish=wish, actor=actor, state="running", total=total)
+    return job.as_json() | {"bulk_id": None, "state": "preview", "samples": list(samples)}
+
+
 def job_from_redis(bulk_id: str, record: Mapping[bytes, bytes], now_ms: int) -> BulkJob:
     """Build a job from its record. Raises NewerSchema when a newer dtq wrote it, Undecodable for anything else."""
     try:

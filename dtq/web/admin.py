@@ -6,15 +6,17 @@ import re
 
 from flask import Blueprint, Response
 
+from dtq.bulk import BulkWish
 from dtq.control import Command
 from dtq.errors import WorkerNotFound
 from dtq.web.auth import actor
+from dtq.web.bulk import carry_out
 from dtq.web.engine import engine
 from dtq.web.errors import QueueNotFound
 from dtq.web.http import answer
 from dtq.web.operation import Operation, operation
-from dtq.web.queries import QUEUE, Reason, read_options
-from dtq.web.schemas import CommandAnswer, PausedAnswer, QueueAnswer, QueueList, WorkerList
+from dtq.web.queries import QUEUE, BulkOptions, Reason, read_options
+from dtq.web.schemas import BulkAnswer, CommandAnswer, PausedAnswer, QueueAnswer, QueueList, WorkerList
 
 bp = Blueprint("admin", __name__, url_prefix="/api/v1")
 
@@ -71,6 +73,25 @@ def resume(queue: str) -> Response:
     options = read_options(Reason)
     engine().client.resume(_checked_queue(queue), actor=actor(options.reason))
     return answer({"queue": queue, "paused": False})
+
+
+@bp.post("/queues/<queue>/purge")
+@bp.post("/queue/<queue>/purge")
+@operation(
+    Operation(
+        need="destructive",
+        tag="queues",
+        body=BulkOptions,
+        body_required=False,
+        answers={200: BulkAnswer, 202: BulkAnswer},
+        answer_headers={202: ("Location",)},
+        problems=(404, 429),
+    )
+)
+def purge(queue: str) -> Response:
+    """Cancel all that waits in a queue, or for it; what runs goes on. 200 when all is done, 202 when it goes on."""
+    name, options = _checked_queue(queue), read_options(BulkOptions)
+    return carry_out(BulkWish(action="queue.purge", queue=name), options)
 
 
 @bp.get("/workers")

@@ -8,7 +8,7 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from dtq.settings import Settings, load_settings
-from dtq.web import admin, audit, dead, events, health, http, meters, metrics, openapi, problem, tasks
+from dtq.web import admin, audit, bulk, dead, events, health, http, meters, metrics, openapi, problem, tasks
 from dtq.web.engine import Engine
 
 if TYPE_CHECKING:
@@ -29,6 +29,6 @@ def create_app(settings: Settings | None = None, client: Client | None = None) -
     problem.register(app)
     http.register(app)
     meters.register(app)
-    for blueprint in (tasks.bp, dead.bp, admin.bp, audit.bp, events.bp, openapi.bp, health.bp, metrics.bp):
+    for blueprint in (tasks.bp, dead.bp, bulk.bp, admin.bp, audit.bp, events.bp, openapi.bp, health.bp, metrics.bp):
         app.register_blueprint(blueprint)
     return app

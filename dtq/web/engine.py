@@ -14,6 +14,7 @@ from dtq.apikeys import KeyRing
 from dtq.errors import ConfigurationError, RedisUnavailable
 from dtq.settings import Settings
 from dtq.submission import SubmissionLimits
+from dtq.web.bulk_runner import BulkRunner
 from dtq.web.failures import FailureLimit
 from dtq.web.slots import Slots
 
@@ -45,6 +46,8 @@ class Engine:
         """Set when the process is to end: what waits, answers."""
         self.slots = Slots(settings)
         """Held by each socket, and each request that waits for a task, so that others always find a thread."""
+        self.bulk = BulkRunner(self)
+        """Carries on the bulk jobs that nobody works on."""
         self._client = client
         self._making = threading.Lock()
 
@@ -64,7 +67,14 @@ class Engine:
                     log.error("no client: %s", error)
                     raise RedisUnavailable("the server's own Redis could not be started; see its log") from None
                 atexit.register(self._client.close)
+                atexit.register(self.close)  # before that
+                self.bulk.start()
             return self._client
+
+    def close(self) -> None:
+        """End what goes on beside requests. Idempotent."""
+        self.stopping.set()
+        self.bulk.join()
 
 
 def engine() -> Engine:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from flask import request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from dtq.bulk.jobs import MAX_IDS, MAX_RATE
+from dtq.deadletters import DeadFilter
+from dtq.model import DeadReason
 from dtq.states import Status
 from dtq.strictjson import fault, load_json, step
 from dtq.submission import JSON_INTEGER, Moment
 from dtq.web.errors import InvalidRequest
-from dtq.web.http import read_optional_json_body
+from dtq.web.http import MAX_SMALL_BODY_BYTES, read_optional_json_body
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -85,6 +88,92 @@ class Reason(BaseModel):
     reason: str = Field(default="", max_length=200, description="a string of at most 200 characters")
 
 
+class DeadFilterQuery(BaseModel):
+    """Which dead letters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: str | None = Field(default=None, pattern=QUEUE, description="the name of a queue")
+    task_type: str | None = Field(default=None, min_length=1, max_length=128, description="a task type")
+    reason: DeadReason | None = Field(default=None, description="one of " + ", ".join(get_args(DeadReason)))
+    error_class: str | None = Field(default=None, min_length=1, max_length=200, description="the class of an error")
+    error: str | None = Field(
+        default=None, min_length=1, max_length=200, description="a text in the class or the message of the error"
+    )
+    since: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
+    until: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
+
+    def chosen(self) -> DeadFilter:
+        """Return the filter."""
+        return DeadFilter(
+            queue=self.queue,
+            task_type=self.task_type,
+            reason=self.reason,
+            error_class=self.error_class,
+            error=self.error,
+            since=unix_seconds(self.since),
+            until=unix_seconds(self.until),
+        )
+
+
+class DeadListQuery(DeadFilterQuery):
+    """Which dead letters, and which page of them."""
+
+    limit: int = Field(default=50, ge=1, le=200, description="an integer from 1 to 200")
+    cursor: str | None = Field(
+        default=None, pattern=STREAM_CURSOR, description="the next_cursor of the page before, unchanged"
+    )
+
+
+class BulkOptions(BaseModel):
+    """How something is done to many; the body may be left out where that says what is meant."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    dry_run: bool = Field(default=False, description="true or false")
+    reason: str = Field(default="", max_length=200, description="a string of at most 200 characters")
+
+
+_BY_IDS: dict[str, Any] = {
+    "properties": {"task_ids": {"type": "array"}, "filter": {"type": "null"}},
+    "required": ["task_ids"],
+}
+_BY_FILTER: dict[str, Any] = {
+    "properties": {"task_ids": {"type": "null"}, "filter": {"type": "object"}},
+    "required": ["filter"],
+}
+_BY_NOTHING: dict[str, Any] = {"properties": {"task_ids": {"type": "null"}, "filter": {"type": "null"}}}
+
+
+class DeadPurgeBody(BulkOptions):
+    """Dead letters, by the ids of their tasks or by a filter; else all of them."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [_BY_IDS, _BY_FILTER, _BY_NOTHING]})
+
+    task_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] | None = Field(
+        default=None, min_length=1, max_length=MAX_IDS, description=f"1 to {MAX_IDS} task ids of 32 hexadecimal digits"
+    )
+    filter: DeadFilterQuery | None = Field(default=None, description="an object")
+    rate: Annotated[float, Field(gt=0, le=MAX_RATE, allow_inf_nan=False)] | None = Field(
+        default=None, description=f"a number above 0 and up to {MAX_RATE:g}: at most so many a second"
+    )
+
+
+class DeadBulkBody(DeadPurgeBody):
+    """Dead letters, by the ids of their tasks or by a filter: exactly one of the two. An empty filter means all."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [_BY_IDS, _BY_FILTER]})
+
+
+class DeadRequeueBody(DeadBulkBody):
+    """Dead letters, and where they go instead of where they were."""
+
+    queue: str | None = Field(default=None, pattern=QUEUE, description="the name of a queue")
+    priority: Annotated[int, Field(ge=0, le=9), JSON_INTEGER] | None = Field(
+        default=None, description="an integer from 0 to 9"
+    )
+
+
 class RequeueOptions(BaseModel):
     """Where a dead letter goes instead of where it was; the body may be left out."""
 
@@ -114,9 +203,9 @@ def refuse_query() -> None:
         raise InvalidRequest("this path takes no parameters", errors=faults)
 
 
-def read_options(model: type[M]) -> M:
-    """Return the request's body, which may be missing, as `model`. Raises InvalidRequest, InvalidTask."""
-    body = read_optional_json_body()
+def read_options(model: type[M], limit: int = MAX_SMALL_BODY_BYTES) -> M:
+    """Return the request's body, of at most `limit` bytes or none, as `model`. Raises InvalidRequest, InvalidTask."""
+    body = read_optional_json_body(limit)
     return _read(model, load_json(body) if body else {}, "unknown field")
 
 
@@ -131,10 +220,21 @@ def _read(model: type[M], given: object, unknown: str) -> M:
     except ValidationError as error:
         faults = []
         for found in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
-            name = str(found["loc"][0]) if found["loc"] else ""
-            known = model.model_fields.get(name)
-            said = f"must be {known.description}" if known else unknown if name else "must be a JSON object"
-            faults.append(fault(step(name) if name else "", said))
+            path = "".join(step(str(part)) for part in found["loc"])
+            faults.append(fault(path, _rule(model, found["loc"], unknown)))
         first = faults[0]
         name = first["pointer"].lstrip("/")
         raise InvalidRequest(f"{name}: {first['message']}" if name else first["message"], errors=faults) from None
+
+
+def _rule(model: type[BaseModel], path: tuple[int | str, ...], unknown: str) -> str:
+    """Return what a field must be, as its description says; of a list, also for each of its items."""
+    if not path:
+        return "must be a JSON object"
+    known = model.model_fields.get(str(path[0]))
+    if known is None:
+        return unknown
+    for inner in get_args(known.annotation):
+        if len(path) > 1 and isinstance(inner, type) and issubclass(inner, BaseModel):
+            return _rule(inner, path[1:], unknown)
+    return f"must be {known.description}"

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
 
+from dtq.bulk import Action
 from dtq.model import ResultState
 from dtq.states import Disposition, Status
 from dtq.submission import MAX_BATCH, Submission
@@ -191,6 +192,66 @@ class CommandAnswer(_Shape):
 
     worker_id: str
     command: Literal["quiet", "stop"]
+
+
+class DeadLetterSummary(_Shape):
+    """A dead letter as lists show it."""
+
+    task_id: str
+    task_type: str
+    queue: str
+    reason: str
+    attempts: int
+    worker_id: str | None
+    error: dict[str, Any] | None
+    dead_at: AwareDatetime
+
+
+class DeadLetterAnswer(DeadLetterSummary):
+    """A dead letter and its task."""
+
+    task: TaskAnswer
+
+
+class DeadLetterPage(_Shape):
+    """A page of the dead letters, newest first."""
+
+    dead_letters: list[DeadLetterSummary]
+    next_cursor: str | None
+
+
+class BulkAnswer(_Shape):
+    """A bulk job; or, as a preview, what it would be."""
+
+    bulk_id: str | None
+    action: Action
+    state: Literal["running", "done", "aborted", "preview"]
+    queue: str | None = Field(description="the queue that is purged")
+    filter: dict[str, str] | None
+    task_ids: int | None = Field(description="how many were named")
+    to_queue: str | None
+    to_priority: int | None
+    rate: float | None
+    total: int = Field(description="how many there were to do when it began")
+    done: int
+    skipped: int = Field(description="had changed before their turn came, or were named twice")
+    failed: int = Field(description="could not be changed: of a newer dtq, unreadable, or one queue too many")
+    held: bool = Field(description="whether a process works on it now")
+    actor: str
+    reason: str
+    request_id: str
+    created_at: AwareDatetime | None
+    updated_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+    samples: list[DeadLetterSummary | TaskSummary] | None = Field(
+        default=None, description="of a preview: up to five of those it is about"
+    )
+
+
+class BulkList(_Shape):
+    """The last bulk jobs, newest first."""
+
+    jobs: list[BulkAnswer]
 
 
 class AuditAnswer(_Shape):

@@ -88,4 +88,7 @@ def running_api(redis_url: str, **settings: Any) -> Iterator[Api]:
     loaded = load_settings(env_file=None, redis_url=redis_url, **settings)
     with Client(settings=loaded) as client:
         app = create_app(loaded, client)
-        yield Api(app, client, app.test_client(), loaded)
+        try:
+            yield Api(app, client, app.test_client(), loaded)
+        finally:
+            app.extensions["dtq"].close()
