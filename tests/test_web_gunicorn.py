@@ -114,6 +114,27 @@ def test_requests_that_follow_each_other_without_waiting_are_all_answered_in_ord
 
 
 @pytest.mark.long
+def test_a_connection_that_never_sends_anything_is_closed(web: WebServer) -> None:
+    with web.connect() as client:
+        started = time.monotonic()
+        assert client.recv(1) == b""
+        assert 8 < time.monotonic() - started < 14
+
+
+def test_more_clients_than_there_is_room_for_wait_until_somebody_goes(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", "--worker-connections 6")
+    with running_web(server.safe_url) as web, contextlib.ExitStack() as clients:
+        held = [clients.enter_context(web.connect()) for _ in range(6)]
+        late = clients.enter_context(web.connect())
+        late.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert select.select([late], [], [], 0.5)[0] == []
+        held[0].close()
+        assert read_response(late)[0] == 200
+
+
+@pytest.mark.long
 def test_a_request_that_stops_halfway_costs_its_thread_for_a_limited_time(web: WebServer) -> None:
     """As many as there are threads: nobody is served until the first is given up, but then everybody is."""
     with contextlib.ExitStack() as clients:

@@ -95,7 +95,9 @@ class SocketClient:
         self._write(CloseConnection(code=1000))
 
     def reset(self) -> None:
-        """End the connection with a RST."""
+        """End the connection with a RST, unless it has ended."""
+        if self.connection.fileno() == -1:
+            return
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.connection.close()
 
