@@ -150,9 +150,9 @@ class Queries:
             place = (str(round(wanted.created_before * 1e6)), "0")
         indexes = self._indexes(wanted)
         tasks: list[Task] = []
-        looked_at = 0
+        looked_at, step = 0, limit
         while indexes and looked_at < MOST_LOOKED_AT:
-            ids = self._ids(indexes, place, limit, wanted.created_after)
+            ids = self._ids(indexes, place, step, wanted.created_after)
             for score, task in self._records(ids):
                 looked_at += 1
                 place = score
@@ -160,8 +160,9 @@ class Queries:
                     tasks.append(task)
                     if len(tasks) == limit:
                         return Page(tasks=tasks, next_cursor=_cursor(place), looked_at=looked_at)
-            if len(ids) < limit:
+            if len(ids) < step:
                 return Page(tasks=tasks, next_cursor=None, looked_at=looked_at)
+            step = min(2 * step, MAX_PAGE, MOST_LOOKED_AT - looked_at)  # a rare tag is not looked for one by one
         return Page(tasks=tasks, next_cursor=_cursor(place) if indexes else None, looked_at=looked_at)
 
     def _indexes(self, wanted: TaskFilter) -> list[tuple[str, str]]:

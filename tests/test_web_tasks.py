@@ -169,7 +169,7 @@ def test_a_bad_body_is_refused_with_every_field_and_stores_nothing(api: Api) -> 
         problem(send(api, body), 400, "INVALID_TASK")
     document = problem(send(api, '{"priority": "5", "nonsense": 1}'), 400, "INVALID_TASK")
     assert {error["pointer"] for error in document["errors"]} == {"/task_type", "/priority", "/nonsense"}
-    assert api.http.get(TASKS).json == {"tasks": [], "next_cursor": None}
+    assert api.http.get(TASKS).json == {"tasks": [], "next_cursor": None, "looked_at": 0}
 
 
 def test_a_type_that_nobody_knows_is_accepted_with_a_warning_or_refused_if_so_set(api: Api, server: Server) -> None:
@@ -476,6 +476,16 @@ def test_pages_follow_each_other_to_the_end(api: Api) -> None:
             break
         query = f"limit=3&cursor={page['next_cursor']}"
     assert found == wanted
+
+
+def test_a_page_of_a_filter_without_an_index_says_how_far_it_has_looked(api: Api) -> None:
+    wanted = api.post(tags=["rare"])["task_id"]
+    for _ in range(3):
+        api.http.post(f"{TASKS}/batch", json={"tasks": [{"task_type": "a"}] * 900})
+    first = api.http.get(f"{TASKS}?tag=rare&limit=1").json
+    assert (first["tasks"], first["looked_at"]) == ([], 2_000)
+    second = api.http.get(f"{TASKS}?tag=rare&limit=1&cursor={first['next_cursor']}").json
+    assert ([task["task_id"] for task in second["tasks"]], second["looked_at"]) == ([wanted], 701)
 
 
 @pytest.mark.parametrize(

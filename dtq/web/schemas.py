@@ -97,7 +97,10 @@ class TaskPage(_Shape):
     """A page of a list of tasks."""
 
     tasks: list[TaskSummary]
-    next_cursor: str | None
+    next_cursor: str | None = Field(description="for the next page; null at the end, and only there")
+    looked_at: int = Field(
+        description="tasks looked at for this page: more than it shows where no index tells the filter"
+    )
 
 
 class ResultAnswer(_Shape):

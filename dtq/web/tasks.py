@@ -91,7 +91,11 @@ def _result(outcome: Task | DtqError, queue: str | None = None) -> dict[str, Any
 @bp.get("")
 @operation(Operation(need="read", tag="tasks", query=TaskListQuery, answers={200: TaskPage}))
 def index() -> Response:
-    """List tasks, newest first, without payloads, results and histories."""
+    """List tasks, newest first, without payloads, results and histories.
+
+    No index tells type and tag: a page with these filters may be short, even empty, and still have a `next_cursor`;
+    `looked_at` says how many tasks it has looked at.
+    """
     query = read_query(TaskListQuery)
     wanted = TaskFilter(
         queue=query.queue,
@@ -102,7 +106,8 @@ def index() -> Response:
         created_before=unix_seconds(query.created_before),
     )
     page = engine().client.queries.tasks(wanted, query.limit, query.cursor)
-    return answer({"tasks": [task.as_json(brief=True) for task in page.tasks], "next_cursor": page.next_cursor})
+    shown = [task.as_json(brief=True) for task in page.tasks]
+    return answer({"tasks": shown, "next_cursor": page.next_cursor, "looked_at": page.looked_at})
 
 
 @bp.get("/<task:task_id>")
