@@ -75,7 +75,7 @@ class Control:
             _refuse(task_id, reply)
 
     def discard(self, task_id: str, actor: Actor) -> None:
-        """Give a dead letter up: its entry goes, its task stays for the retention, marked as discarded.
+        """Give a dead letter up: its entry goes, its task stays for the retention, failed and marked.
 
         Raises TaskNotFound, WrongState, NewerSchema, Undecodable.
         """
@@ -161,5 +161,4 @@ def _refuse(task_id: str, reply: list[bytes]) -> NoReturn:
     status = reply[1].decode(errors="replace")
     if code == b"FINISHED":
         raise TaskFinished(f"task {task_id} has ended already: {status}", task_id=task_id, status=status)
-    told = "discarded already" if status == Status.DEAD_LETTERED else f"{status}, not dead_lettered"
-    raise WrongState(f"task {task_id} is {told}", task_id=task_id, status=status)
+    raise WrongState(f"task {task_id} is {status}, not dead_lettered", task_id=task_id, status=status)

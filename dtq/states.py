@@ -79,7 +79,7 @@ TRANSITIONS: Mapping[tuple[Status, Event], Status] = {
     (_S.RETRYING, _E.CANCEL): _S.CANCELLED,
     (_S.RETRYING, _E.EXPIRE): _S.EXPIRED,
     (_S.DEAD_LETTERED, _E.REQUEUE): _S.QUEUED,
-    (_S.DEAD_LETTERED, _E.DISCARD): _S.DEAD_LETTERED,
+    (_S.DEAD_LETTERED, _E.DISCARD): _S.FAILED,
     (_S.DEAD_LETTERED, _E.EVICT): _S.FAILED,
 }
 """Every legal (status, event) -> status. What is not here is refused and changes nothing."""

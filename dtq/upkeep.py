@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 IDLE_QUEUE_MS = 86_400_000
 MOST_A_SCRIPT = 100
 QUEUES_A_SCRIPT = 20
+QUEUES_A_LOOK = 100
+"""An empty queue costs a look at the lengths of its ten bands."""
 SCRIPTS_A_STEP = 20
 QUEUES_A_CHECK = 100
 _IN_STREAMS = (Status.QUEUED, Status.RUNNING)
@@ -74,9 +76,11 @@ class Upkeep:
         """
         quiet_ms = self._quiet_ms()
         left, reclaimed = min(limit, MOST_A_SCRIPT), 0
-        for queue in self._queues():
+        queues = self._queues()
+        for start in range(0, len(queues), QUEUES_A_LOOK):
+            items = [(queue,) for queue in queues[start : start + QUEUES_A_LOOK]]
             taken, _, looked_at = self._scripts.run(
-                "task_reclaim", queue=queue, limit=left, late_ms=late_ms, quiet_ms=quiet_ms
+                "task_reclaim", items=items, limit=left, late_ms=late_ms, quiet_ms=quiet_ms
             )
             reclaimed += taken
             left -= looked_at

@@ -77,7 +77,7 @@ def test_what_was_refused_or_done_already_has_no_entry(server: Server) -> None:
         engine.cancel(done)
     with pytest.raises(WrongState, match="not dead_lettered"):
         engine.requeue(done)
-    with pytest.raises(WrongState, match="discarded already"):
+    with pytest.raises(WrongState, match="failed"):
         engine.discard(dead)
     assert engine.cancel(running, "again") is S.RUNNING
     assert not engine.pause("default")

@@ -29,7 +29,7 @@ from tests.support.servers import ServerProcess
 
 S = Status
 ANN = Actor("cli:ann", "cleaning up", "req-1")
-DEAD_STATUSES = {"dlq.requeue": S.QUEUED, "dlq.discard": S.DEAD_LETTERED, "dlq.purge": S.DEAD_LETTERED}
+DEAD_STATUSES = {"dlq.requeue": S.QUEUED, "dlq.discard": S.FAILED, "dlq.purge": S.FAILED}
 
 
 def begin(engine: Engine, action: Any = "dlq.requeue", **wish: Any) -> BulkJob:

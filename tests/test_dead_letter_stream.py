@@ -166,7 +166,7 @@ def test_only_a_dead_letter_can_be_requeued(server: Server, status: Status) -> N
 def test_a_dead_letter_that_was_discarded_is_not_requeued(server: Server) -> None:
     engine = Engine(server)
     dead = engine.fail_for_good()
-    server.call("HSET", engine.keys.task(dead), "discarded", 1)
+    engine.discard(dead)
     with pytest.raises(WrongState):
         engine.requeue(dead, "somebody")
     with pytest.raises(TaskNotFound):

@@ -143,13 +143,14 @@ def test_a_discarded_letter_is_gone_and_its_task_stays_for_its_retention(any_ser
     task_id = engine.bury(1)[0]
     engine.discard(task_id)
     task = engine.task(task_id)
-    assert (task.status, task.discarded, task.reason) == (S.DEAD_LETTERED, True, "permanent")
+    assert (task.status, task.discarded, task.reason) == (S.FAILED, True, "permanent")
     assert every(engine) == []
     assert engine.kinds(task_id)[-1] == "DEAD_LETTER_DISCARDED"
     assert engine.totals()["echo:discarded"] == 1
-    assert engine.queries.counts("default")[S.DEAD_LETTERED] == 1
+    counts = engine.queries.counts("default")
+    assert (counts[S.DEAD_LETTERED], counts[S.FAILED]) == (0, 1)
     wait_until(lambda: engine.broker.upkeep.sweep() == 1, what="the end of its retention")
-    assert engine.queries.counts("default")[S.DEAD_LETTERED] == 0
+    assert engine.queries.counts("default")[S.FAILED] == 0
     with pytest.raises(TaskNotFound):
         engine.task(task_id)
 

@@ -77,7 +77,7 @@ def test_the_line_that_an_error_names_is_the_line_of_the_source(server: Server) 
     engine.register("w1")
     scripts = engine.broker.scripts
     with pytest.raises(CommandError) as error:
-        scripts.run("task_reclaim", queue="default", limit=1, late_ms=0, quiet_ms="soon")
+        scripts.run("task_reclaim", items=[("default",)], limit=1, late_ms=0, quiet_ms="soon")
     named = re.search(r"user_script:(\d+)", str(error.value))
     assert named is not None, error.value
     assert "tonumber(quiet_ms)" in scripts.script("task_reclaim").source.splitlines()[int(named[1]) - 1]

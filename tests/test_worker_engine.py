@@ -450,3 +450,23 @@ def test_redis_15_20000_due_at_once_are_moved_without_holding_up_claims(make, cl
     counts = client.queries.counts("bulk")
     assert counts[Status.PENDING] + counts[Status.QUEUED] == 20_000
     assert counts[Status.QUEUED] > 1000
+
+
+# --- told from afar ---------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_told_to_be_quiet_ends_what_runs_and_one_told_to_stop_ends(make, client, wait_until):
+    release = threading.Event()
+    worker = make("w1")
+    worker.task("waits")(lambda payload, ctx: release.wait(20))
+    worker.start()
+    running = client.submit("waits").task_id
+    wait_until(lambda: is_running(client, running), what="the start")
+    assert client.tell_worker("w1", "quiet")
+    wait_until(lambda: client.queries.workers()[0].state == "quiet", what="the quiet", timeout_s=10)
+    later = client.submit("waits").task_id
+    release.set()
+    assert client.wait(running, 10).status is Status.SUCCEEDED
+    assert client.tell_worker("w1", "stop")
+    wait_until(lambda: not client.queries.workers(), what="the end of the worker", timeout_s=20)
+    assert client.get(later).status is Status.QUEUED, "it was not claimed"

@@ -1,4 +1,4 @@
---[[ task_discard: dead_lettered -> dead_lettered and discarded, an operator's decision: the entry goes, the retention of
+--[[ task_discard: dead_lettered -> failed, marked as discarded, an operator's decision: the entry goes, the retention of
 the task begins
 Returns {'DISCARDED'} {'WRONG_STATE', status} {'UNKNOWN'} {'NEWER'} {'UNDECODABLE'}; a repeat of operation_id gets the
 first answer.

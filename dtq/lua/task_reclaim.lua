@@ -4,16 +4,18 @@ beside it has crashed its worker: counted, and poison after MAX_CRASHES. One tha
 Nothing is started here. The longest lease that any registered worker has published decides, never the caller's own.
 late_ms: only what is that late already. quiet_ms: for how long Redis has been known to be well: within a renewal
 interval of an outage nothing is taken, since owners could not renew either.
-Works through one queue; at most `limit` entries. Returns {reclaimed, deleted, looked at}; a repeat finds the rest.
+Works through the queues in turn; at most `limit` entries. Returns {reclaimed, deleted, looked at}; a repeat finds the rest.
 Events: TASK_QUEUED, TASK_DEAD_LETTERED, TASK_CANCELLED, TASK_DUPLICATE_ABSORBED.
 ]]
 --@include clock journal index wake ticket release finish dead history record
---@args queue limit late_ms quiet_ms
+--@args limit late_ms quiet_ms
+--@items queue
 
 local longest = tonumber(redis.call('ZREVRANGE', key.leases(), 0, 0, 'WITHSCORES')[2] or 0)
 if longest == 0 or tonumber(quiet_ms) < longest / 3 then return { 0, 0, 0 } end
 local min_idle, left = text(longest + late_ms), tonumber(limit)
 local reclaimed, deleted = 0, 0
+local queue  -- the one that is looked at
 
 local function suspicion(suspect, alone, crashes)
   --[[ Returns the next degree of suspicion and the number of crashes. ]]
@@ -103,7 +105,7 @@ local function take_from(consumer, band)
   end
 end
 
-for band = 9, 0, -1 do
+local function look_through(band)
   local stream = key.stream(queue, band)
   local pending = redis.call('XLEN', stream) > 0 and redis.pcall('XPENDING', stream, WORKER_GROUP)
   if pending and not pending.err and pending[1] > 0 then
@@ -116,6 +118,12 @@ for band = 9, 0, -1 do
       end
     end
   end
+end
+
+for at = ITEMS, #ARGV, ITEM do
+  if left <= 0 then break end
+  queue = ARGV[at]
+  for band = 9, 0, -1 do look_through(band) end
 end
 write_index()
 write_journal()

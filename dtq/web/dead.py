@@ -132,7 +132,7 @@ def requeue(task_id: str) -> Response:
     )
 )
 def discard(task_id: str) -> Response:
-    """Give a dead letter up: its entry goes, its task is kept for its retention, marked as discarded."""
+    """Give a dead letter up: its entry goes, its task is kept for its retention, failed and marked."""
     options = read_options(Reason)
     task = engine().client.discard(checked_task_id(task_id), actor=actor(options.reason))
     return answer(task.as_json())

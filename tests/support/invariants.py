@@ -150,11 +150,6 @@ def _check_indexes(state: State) -> None:
             assert len(content[0]) == len(waiting), f"{name} holds {len(content[0])} entries for {len(waiting)} tasks"
 
 
-def _stays(task: Mapping[str, str]) -> bool:
-    """Whether the retention of the task has not begun."""
-    return task["status"] not in _TERMINAL or (task["status"] == "dead_lettered" and "discarded" not in task)
-
-
 def _check_ends(state: State) -> None:
     """What has ended will go, what has not will stay, dead letters as long as their entries."""
     letters = {}
@@ -162,7 +157,7 @@ def _check_ends(state: State) -> None:
         letters[fields[1].decode()] = entry.decode()
     finished = set()
     for task_id, task in state.tasks.items():
-        kept = _stays(task)
+        kept = task["status"] not in _TERMINAL or task["status"] == "dead_lettered"
         for part in ("task", "payload", "attempts"):
             name = f"{part}:{task_id}"
             if part != "attempts" or name in state.raw:
@@ -171,7 +166,7 @@ def _check_ends(state: State) -> None:
             finished.add(f"{task_id} {task['status']} {task['queue']}")
         assert letters.pop(task_id, None) == task.get("dead"), f"dead letter of {task_id} {task}"
         assert ("finished" in task) == (task["status"] in _TERMINAL), task
-        assert ("dead" in task) == (task["status"] == "dead_lettered" and "discarded" not in task), task
+        assert ("dead" in task) == (task["status"] == "dead_lettered"), task
         assert "alone" not in task or task["status"] not in ("queued", "pending", "retrying"), task
     assert not letters, f"dead letters without a task: {letters}"
     assert set(state.finished) == finished
@@ -199,7 +194,7 @@ def _check_counters(state: State) -> None:
 def lifetime_rules(state: State, settings: Settings) -> list[tuple[str, str]]:
     """Return the table of the contract's section 2 for `check_keys`, as it stands for the tasks that there are."""
     queue = f"(?:{'|'.join(map(re.escape, state.queues)) or '(?!)'})"
-    kept = [i for i, task in state.tasks.items() if _stays(task)]
+    kept = [i for i, task in state.tasks.items() if task["status"] not in _TERMINAL or "dead" in task]
     live = [task["idem"] for task in state.tasks.values() if task["status"] not in _TERMINAL and "idem" in task]
     task_id = f"(?:{'|'.join(kept) or '(?!)'})"
     scope = f"(?:{'|'.join(map(re.escape, live)) or '(?!)'})"

@@ -240,7 +240,7 @@ class Model:
 
     def discard(self, task: Known) -> None:
         self.dead.remove(task.task_id)
-        task.discarded = True
+        task.status, task.discarded = S.FAILED, True
         self.count(task, "discarded")
 
     def forget(self, task: Known) -> None:

@@ -6,14 +6,13 @@ local function requeue(id, operation_id, mark, to_queue, to_priority)
   --[[ mark: JSON members for the history. to_queue, to_priority: '' keeps what it had.
   Returns a code of `task_requeue`, and the status where it is wrong. ]]
   local record = key.task(id)
-  local v, status, seq, queue, band, created, task_type, idem, dead, operation, requeued, ttl, discarded,
-    fingerprint = unpack(
+  local v, status, seq, queue, band, created, task_type, idem, dead, operation, requeued, ttl, fingerprint = unpack(
     redis.call('HMGET', record, 'v', 'status', 'seq', 'queue', 'priority', 'created', 'type', 'idem', 'dead',
-      'operation', 'requeued', 'ttl', 'discarded', 'fingerprint'))
+      'operation', 'requeued', 'ttl', 'fingerprint'))
   if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then return 'NEWER' end
   if not status then return 'UNKNOWN' end
   if operation == operation_id then return 'AGAIN' end
-  if status ~= 'dead_lettered' or discarded == '1' then return 'WRONG_STATE', status end
+  if status ~= 'dead_lettered' then return 'WRONG_STATE', status end
   if not (dead and queue and band and readable(task_type, seq, created, ' ' .. band .. ' ' ..
     (requeued or '0') .. ' ' .. (ttl or '0'))) then
     return 'UNDECODABLE'
