@@ -13,6 +13,7 @@ from pathlib import Path
 from dtq.errors import ConfigurationError
 from dtq.log import configure_logging
 from dtq.settings import Settings, load_settings
+from dtq.worker.context import current_log_fields
 from dtq.worker.launch import Options, run_worker
 from dtq.worker.processes import Processes
 from dtq.worker.reload import Reloader
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"worker.py: {error}\n")
         return ExitCode.CONFIGURATION
-    configure_logging(settings.log_level, json=settings.log_json)
+    configure_logging(settings.log_level, json=settings.log_json, fields=current_log_fields)
     if given.reload and settings.worker_processes > 1:
         sys.stderr.write("worker.py: --reload is for one process: leave --processes away\n")
         return 2

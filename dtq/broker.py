@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from dtq import model
+from dtq import model, trace
 from dtq.encoding import accepted_task, claim_from_reply, commit_item, plain, submit_item
 from dtq.errors import (
     DtqError,
@@ -103,11 +103,13 @@ class Broker:
         self._memory.check()
         answers: list[Task | Replay | DtqError] = []
         waits: dict[str, int] = {}
+        belongs_to = trace.carried()
         for start in range(0, len(submissions), ITEMS_A_SCRIPT):
             chunk = submissions[start : start + ITEMS_A_SCRIPT]
             ids = [model.new_task_id() for _ in chunk]
+            items = [submit_item(task_id, one, belongs_to) for task_id, one in zip(ids, chunk, strict=True)]
             try:
-                replies = self.scripts.run("task_submit", items=map(submit_item, ids, chunk))
+                replies = self.scripts.run("task_submit", items=items)
             except (RedisUnavailable, RedisFull) as error:
                 if not answers:
                     raise

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import jsonschema
 
+from dtq import tracing
 from dtq.broker import Broker, Replay
 from dtq.bulk import BulkJobs
 from dtq.control import Control
@@ -133,7 +134,11 @@ class Client(Operators):
                 answers.append(_PENDING)
             else:
                 answers.append(refusal)
-        replies = self.broker.submit([submissions[index] for index, _ in stored])
+        accepted = [submissions[index] for index, _ in stored]
+        if not accepted:
+            return answers
+        with tracing.sending(accepted):
+            replies = self.broker.submit(accepted)
         for (index, warnings), reply in zip(stored, replies, strict=True):
             answers[index] = self._answer(reply, warnings)
         return answers

@@ -11,12 +11,13 @@ from dtq.model import Claim, Outcome, Task
 from dtq.scripts import Argument
 from dtq.states import Status
 from dtq.submission import Submission
+from dtq.trace import TraceContext
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
-def submit_item(task_id: str, submission: Submission) -> tuple[Argument, ...]:
-    """Return a row of `task_submit`."""
+def submit_item(task_id: str, submission: Submission, trace: TraceContext | None = None) -> tuple[Argument, ...]:
+    """Return a row of `task_submit`. trace: what the task belongs to."""
     key, ttl_s, due_ms = submission.idempotency_key, submission.ttl_seconds, submission.run_at_ms
     return (
         task_id,
@@ -30,9 +31,16 @@ def submit_item(task_id: str, submission: Submission) -> tuple[Argument, ...]:
         "" if key is None else idempotency_scope(submission.queue, key),
         "" if key is None else submission.fingerprint,
         "" if ttl_s is None else max(1, round(ttl_s * 1000)),
-        submission.extra_json,
+        _with_trace(submission.extra_json, trace),
         submission.payload_json,
     )
+
+
+def _with_trace(extra: bytes, trace: TraceContext | None) -> bytes:
+    if trace is None:
+        return extra
+    told = model.dumps(trace.as_json()).encode()
+    return told[:-1] + b"," + extra[1:] if extra else told
 
 
 def accepted_task(task_id: str, submission: Submission, created_us: int) -> Task:

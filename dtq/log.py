@@ -6,24 +6,45 @@ import json as jsonlib
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _BREAKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def configure_logging(level: str = "INFO", json: bool = False, stream: TextIO | None = None) -> None:
+def configure_logging(
+    level: str = "INFO",
+    json: bool = False,
+    stream: TextIO | None = None,
+    fields: Callable[[], Mapping[str, object] | None] | None = None,
+) -> None:
     """Make the root logger write to `stream` (stderr) and to nothing else; may be called again.
 
     level: the least that is written, such as "INFO". json: each line is a JSON object.
+    fields: asked in the thread of each record for what it is to carry beside its own; None for nothing.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
+    if fields is not None:
+        handler.addFilter(_Carrying(fields))
     handler.setFormatter(_json_formatter() if json else LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.captureWarnings(True)
+
+
+class _Carrying(logging.Filter):
+    """Adds to records what the thread works on: whichever logger a handler uses, its lines can be found by the task."""
+
+    def __init__(self, fields: Callable[[], Mapping[str, object] | None]) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for name, value in (self._fields() or {}).items():
+            record.__dict__.setdefault(name, value)
+        return True
 
 
 class LineFormatter(logging.Formatter):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
+from dtq import trace
 from dtq.errors import DtqError
 from dtq.model import Task
 from dtq.queries import TaskFilter
 from dtq.strictjson import fault
 from dtq.submission import Submission, parse_batch, parse_submission
+from dtq.trace import TraceContext
 from dtq.web import meters
 from dtq.web.auth import actor
 from dtq.web.engine import engine
@@ -31,7 +33,7 @@ bp = Blueprint("tasks", __name__, url_prefix="/api/v1/tasks")
         need="write",
         tag="tasks",
         body=Submission,
-        headers=("Idempotency-Key",),
+        headers=("Idempotency-Key", "traceparent", "tracestate"),
         answers={202: TaskAnswer, 200: TaskAnswer},
         answer_headers={202: ("Location",), 200: ("Location",)},
         problems=(409, 413, 422),
@@ -47,7 +49,8 @@ def submit() -> Response:
         body = read_json_body(shared.limits.max_payload_bytes + BODY_MARGIN_BYTES)
         submission = parse_submission(body, shared.limits, idempotency_key())
         queue = submission.queue
-        outcome = shared.client.submit_parsed([submission])[0]
+        with trace.carrying(_trace()):
+            outcome = shared.client.submit_parsed([submission])[0]
         if isinstance(outcome, DtqError):
             raise outcome
     except DtqError as error:
@@ -71,7 +74,8 @@ def submit_batch() -> Response:
     shared = engine()
     parsed = parse_batch(read_json_body(MAX_BATCH_BYTES), shared.limits)
     good = [one for one in parsed if isinstance(one, Submission)]
-    outcomes = iter(shared.client.submit_parsed(good) if good else ())
+    with trace.carrying(_trace()):
+        outcomes = iter(shared.client.submit_parsed(good) if good else ())
     results = []
     for one in parsed:
         if isinstance(one, Submission):
@@ -79,6 +83,12 @@ def submit_batch() -> Response:
         else:
             results.append(_result(one))
     return answer({"results": results})
+
+
+def _trace() -> TraceContext | None:
+    """The trace that the caller is in."""
+    environ = request.environ
+    return trace.read(environ.get("HTTP_TRACEPARENT"), environ.get("HTTP_TRACESTATE"))
 
 
 def _result(outcome: Task | DtqError, queue: str | None = None) -> dict[str, Any]:

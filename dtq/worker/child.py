@@ -18,13 +18,13 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from dtq import registry
+from dtq import registry, trace, tracing
 from dtq.backoff import Backoff
 from dtq.log import configure_logging
 from dtq.model import Claim, Outcome
 from dtq.registry import Handler
 from dtq.worker import messages, verdict
-from dtq.worker.context import PROGRESS_INTERVAL_S, TaskContext, set_current_context
+from dtq.worker.context import PROGRESS_INTERVAL_S, TaskContext, current_log_fields, set_current_context
 from dtq.worker.timeouts import Guard
 from dtq.worker.verdict import Rules
 
@@ -52,9 +52,10 @@ class Child:
         self._send("ready")
         while True:
             message = self._work.get()
-            outcome = self._run(
-                messages.claim_from_dict(message["claim"]), message["limit_s"], setup["worker_id"], rules
-            )
+            with tracing.continuing(trace.from_json(message["trace"] or {})):
+                outcome = self._run(
+                    messages.claim_from_dict(message["claim"]), message["limit_s"], setup["worker_id"], rules
+                )
             self._busy = False
             self._send("done", outcome=messages.outcome_as_dict(outcome))
 
@@ -118,7 +119,7 @@ def _judge(claim: Claim, handler: Handler, guard: Guard, ok: bool, duration_ms: 
 def _prepare(setup: Mapping[str, Any]) -> Rules:
     sys.path[:] = setup["path"]
     level, as_json = setup["log"]
-    configure_logging(level, json=as_json)
+    configure_logging(level, json=as_json, fields=current_log_fields)
     registry.use_client(make=lambda: _client(setup["client"]))
     registry.default.load(setup["tasks"])
     base_s, max_s, jitter = setup["backoff"]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from dtq.errors import RedisFull, RedisUnavailable
-from dtq.log import log_with_trace
 from dtq.model import Outcome
 from dtq.states import Disposition, Status
 from dtq.worker.context import TaskContext
+from dtq.worker.outcomes import OutcomeLog
 from dtq.worker.service import Service
 from dtq.worker.state import Job, WorkerState, and_others, ids
 
@@ -32,6 +32,7 @@ class Committer(Service):
         self._kept: list[Job] = []
         """The batch in hand: what is here has been sent, or is about to be."""
         self._failed_tasks: set[str] = set()
+        self._log = OutcomeLog()
 
     def put(self, item: Job | TaskContext) -> None:
         """Take a job with its outcome, or a context whose progress is to be written."""
@@ -55,6 +56,7 @@ class Committer(Service):
         """Record one batch, after waiting for its first outcome. Raises RedisUnavailable: the batch is kept."""
         if not self._kept:
             self._collect(timeout_s)
+            self._log.settle()
         if self._kept:
             self._commit()
         return True
@@ -119,8 +121,7 @@ class Committer(Service):
         for job, answer in zip(done, answers, strict=True):
             if answer is not None:
                 timings.note(job, answer, now)
-            if answer is not Status.SUCCEEDED or (job.outcome is not None and job.outcome.result_too_large):
-                self._tell(job, answer)
+                self._log.tell(job, answer)
 
     def _commit_singly(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         """Keep one outcome that cannot be recorded from holding up the others: its task runs again after its lease."""
@@ -144,23 +145,6 @@ class Committer(Service):
                 and_others(unsaid),
                 extra=ids(unsaid[0]),
             )
-
-    def _tell(self, job: Job, answer: Status | None) -> None:
-        """Log what became of a task that did not simply succeed: one line, once it is recorded."""
-        outcome = job.outcome
-        if outcome is None or answer is None:
-            return
-        extra = ids(job, outcome)
-        if answer in (Status.DEAD_LETTERED, Status.FAILED):
-            unexpected = outcome.error is not None and outcome.reason == "permanent"
-            trace = outcome.error.traceback if outcome.error is not None and unexpected else ""
-            log_with_trace(log, f"task failed for good: {outcome.reason or 'unknown_task_type'}", trace, extra)
-        elif answer is Status.RETRYING:
-            log.warning("task failed, next attempt in %.1f s", outcome.delay_ms / 1000, extra=extra)
-        elif answer is Status.CANCELLED:
-            log.info("task was cancelled", extra=extra)
-        elif outcome.result_too_large:
-            log.warning("the result is larger than DTQ_RESULT_MAX_BYTES and was not kept", extra=extra)
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         stats = self._state.stats

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dtq import trace
 from dtq.errors import TaskCancelled
 from dtq.model import Claim
+from dtq.trace import TraceContext
 
 PROGRESS_INTERVAL_S = 0.25
 """Progress of one task is written at most once in this time; the last report always arrives."""
@@ -100,25 +102,35 @@ class TaskContext:
         return found if isinstance(found, dict) else {}
 
     @property
+    def trace(self) -> TraceContext | None:
+        """The trace (W3C) that the task was submitted in: its `parent` is a `traceparent` to pass on, or None."""
+        return None if b'"traceparent"' not in self._claim.extra else trace.from_json(self._extras())
+
+    @property
     def remaining_s(self) -> float:
         """Seconds until the deadline, never below 0."""
         return max(0.0, self.deadline - time.monotonic())
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry task id, type, queue, attempt and worker id."""
+        """A logger whose records carry the ids of task, queue, attempt and worker, and of the trace if any."""
         if self._log is None:
-            self._log = logging.LoggerAdapter(
-                _task_log,
-                {
-                    "task_id": self.task_id,
-                    "task_type": self.task_type,
-                    "queue": self.queue,
-                    "attempt": self.attempt,
-                    "worker_id": self.worker_id,
-                },
-            )
+            self._log = logging.LoggerAdapter(_task_log, self.log_fields())
         return self._log
+
+    def log_fields(self) -> Mapping[str, object]:
+        """Return what every record of this task carries: ids, and the trace where there is one."""
+        fields: dict[str, object] = {
+            "task_id": self.task_id,
+            "task_type": self.task_type,
+            "queue": self.queue,
+            "attempt": self.attempt,
+            "worker_id": self.worker_id,
+        }
+        belongs_to = self.trace
+        if belongs_to is not None:
+            fields["trace_id"] = belongs_to.trace_id
+        return fields
 
     def raise_if_cancelled(self) -> None:
         """Raise TaskCancelled when the task was cancelled: a good place for a handler to stop."""
@@ -159,6 +171,12 @@ class TaskContext:
 def current_context() -> TaskContext | None:
     """Return the context of the task that runs in this thread; None outside of a handler."""
     return getattr(_thread, "context", None)
+
+
+def current_log_fields() -> Mapping[str, object] | None:
+    """Return what records that are made in this thread carry; None outside of a handler."""
+    context = current_context()
+    return None if context is None else context.log_fields()
 
 
 def set_current_context(context: TaskContext | None) -> None:

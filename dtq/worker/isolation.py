@@ -18,6 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+from dtq import trace
 from dtq.model import ErrorInfo, Outcome
 from dtq.registry import Handler
 from dtq.states import Disposition
@@ -53,7 +54,10 @@ class IsolatedProcess:
             connection = self._ready_connection(job)
             if connection is None:
                 return self._stopped(job, began)
-            connection.send_bytes(messages.encode("run", claim=messages.claim_as_dict(job.claim), limit_s=limit_s))
+            belongs_to = trace.carried()
+            told = None if belongs_to is None else belongs_to.as_json()
+            claim = messages.claim_as_dict(job.claim)
+            connection.send_bytes(messages.encode("run", claim=claim, limit_s=limit_s, trace=told))
             began = time.monotonic()
             return self._wait(job, handler, connection, began + limit_s)
         except (EOFError, OSError):

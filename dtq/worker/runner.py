@@ -10,6 +10,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from dtq import trace, tracing
 from dtq.model import Claim, Outcome
 from dtq.registry import Handler
 from dtq.worker import verdict
@@ -186,11 +187,29 @@ class Runner:
         context.cancelled = job.cancelled
         job.context = context
         job.started_at = started
+        span = tracing.begin_run(claim, context.trace)
+        belongs_to = context.trace if span is None else span.context
+        if belongs_to is None:
+            return self._call_either(job, handler, payload, limit_s)
+        outcome: Outcome | None = None
+        try:
+            with trace.carrying(belongs_to):
+                outcome = self._call_either(job, handler, payload, limit_s)
+        finally:
+            if span is not None:
+                span.end(outcome)
+        return outcome
+
+    def _call_either(self, job: Job, handler: Handler, payload: Any, limit_s: float) -> Outcome | None:
         if handler.isolation == "process":
             return self._call_isolated(job, handler, limit_s)
+        return self._call_here(job, handler, payload)
+
+    def _call_here(self, job: Job, handler: Handler, payload: Any) -> Outcome | None:
+        claim, guard, started, context = job.claim, self.guard, job.started_at, job.context
+        assert context is not None
         set_current_context(context)
-        guard = self.guard
-        ok = guard.call(job, handler.fn, (payload, context), started + limit_s)
+        ok = guard.call(job, handler.fn, (payload, context), context.deadline)
         set_current_context(None)
         if guard.abandoned:
             log.warning("a handler returned after its thread was written off; nothing is recorded", extra=ids(job))

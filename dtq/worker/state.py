@@ -159,8 +159,12 @@ def ids(job: Job, outcome: Outcome | None = None) -> dict[str, object]:
         "queue": claim.queue,
         "attempt": claim.attempt,
     }
+    belongs_to = None if job.context is None else job.context.trace
+    if belongs_to is not None:
+        fields["trace_id"] = belongs_to.trace_id
     if outcome is not None:
         fields["outcome"] = outcome.kind
+        fields["duration_ms"] = outcome.duration_ms
         if outcome.error is not None:
             fields["error"] = f"{outcome.error.error_class}: {outcome.error.message}"
     return fields
