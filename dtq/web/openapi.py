@@ -32,6 +32,14 @@ _REQUEST_HEADERS: dict[str, dict[str, Any]] = {
             "pattern": r'^(?:"(?:[ !#-\[\]-~]|\\["\\])+"|[!#-~](?:[ -~]*[!-~])?)$',
         },
     },
+    "traceparent": {
+        "description": "W3C trace context: kept with the task, for its handler. What is none is passed over.",
+        "schema": {"type": "string", "maxLength": 255},
+    },
+    "tracestate": {
+        "description": "W3C trace context, beside `traceparent`.",
+        "schema": {"type": "string", "maxLength": 512},
+    },
 }
 _ANSWER_HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-ID": {
