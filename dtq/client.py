@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jsonschema
 
@@ -28,6 +28,9 @@ from dtq.registry import submitter
 from dtq.settings import Settings, load_settings
 from dtq.states import TERMINAL
 from dtq.submission import Submission, SubmissionLimits, submission_from_object
+
+if TYPE_CHECKING:
+    from dtq.mq.queue import MessageQueue
 
 HANDLERS_FRESH_S = 2.0
 FEW_WAITS = 8
@@ -84,6 +87,41 @@ class Client(Operators):
         if self._embedded is not None:
             self._embedded.release()
             self._embedded = None
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        idle_ttl_s: float = 3600,
+        tombstone_ttl_s: float = 0,
+        visibility_timeout_s: float = 30,
+        max_payload_bytes: int = 1_048_576,
+        max_deliveries: int = 0,
+        dead_topic: str = "dead",
+    ) -> MessageQueue:
+        """Return a reliable message queue (contract, section 18); nothing is sent yet.
+
+        idle_ttl_s: how long the keys of an emptied topic stay.
+        tombstone_ttl_s: how long a key is refused after its message was acknowledged.
+        visibility_timeout_s: how long after its last renewal a message goes to another consumer; the queue's own.
+        max_deliveries: a message that would be claimed once more than that goes to `dead_topic`; 0: never.
+        Raises ValueError.
+        """
+        from dtq.mq.model import QueueOptions
+        from dtq.mq.queue import MessageQueue
+
+        options = QueueOptions(
+            name=name,
+            idle_ttl_s=idle_ttl_s,
+            tombstone_ttl_s=tombstone_ttl_s,
+            visibility_timeout_s=visibility_timeout_s,
+            max_payload_bytes=max_payload_bytes,
+            max_deliveries=max_deliveries,
+            dead_topic=dead_topic,
+        )
+        return MessageQueue(self.server, self.settings, options)
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 

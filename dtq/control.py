@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NoReturn
 
-from dtq.encoding import plain
+from dtq.encoding import plain, who
 from dtq.errors import (
     InvalidTask,
     NewerSchema,
@@ -122,11 +122,6 @@ class Control:
         if told < 0:
             raise WorkerNotFound(f"there is no live worker {worker_id}", worker_id=worker_id)
         return bool(told)
-
-
-def who(actor: Actor) -> str:
-    """Return an actor as the scripts take it."""
-    return "\t".join(map(plain, (actor.name, actor.reason, actor.request_id)))
 
 
 def requeue_mark(actor: Actor) -> str:

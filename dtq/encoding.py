@@ -7,7 +7,7 @@ from typing import Any
 
 from dtq import model
 from dtq.keys import idempotency_scope
-from dtq.model import Claim, Outcome, Task
+from dtq.model import Actor, Claim, Outcome, Task
 from dtq.scripts import Argument
 from dtq.states import Status
 from dtq.submission import Submission
@@ -145,3 +145,8 @@ def _history(outcome: Outcome) -> str:
 def plain(text: str) -> str:
     """Return a name or a reason from people fit for lines and records: no control characters, encodable, bounded."""
     return _CONTROL.sub(" ", text)[:200].encode(errors="replace").decode()
+
+
+def who(actor: Actor) -> str:
+    """Return an actor as the scripts take it."""
+    return "\t".join(map(plain, (actor.name, actor.reason, actor.request_id)))

@@ -6,6 +6,7 @@ message for people (what happened, what to do) and a context that is safe to sho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -197,6 +198,32 @@ class Undecodable(DtqError):
     code, http_status = "UNDECODABLE", 500
 
 
+# --- what the message queue says --------------------------------------------------------------------------------------
+
+
+class TopicFull(DtqError):
+    """The topic holds `max_size` messages; of several that were put, `results` says which are stored."""
+
+    code, http_status = "TOPIC_FULL", 429
+
+    def __init__(self, message: str, *, results: Sequence[bool | None] = (), **context: Any) -> None:
+        """results: of put_many, by place: stored, known already (False), or refused (None)."""
+        super().__init__(message, **context)
+        self.results = list(results)
+
+
+class MessageLost(DtqError):
+    """The message belongs to another consumer now, or was acknowledged by one; what was done with it does not count."""
+
+    code, http_status = "MESSAGE_LOST", 409
+
+
+class SubscriptionClosed(DtqError):
+    """The subscription was closed, or not entered (`with queue.subscribe(...) as subscription`)."""
+
+    code, http_status = "SUBSCRIPTION_CLOSED", 409
+
+
 # --- the surroundings -------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +237,12 @@ class ConfigurationError(DtqError):
     """A setting, a module or a server is not what it must be; the message names it and what is allowed."""
 
     code = "CONFIGURATION"
+
+
+class ConfigurationMismatch(ConfigurationError):
+    """The message queue has another visibility timeout; all that use it must name the same one."""
+
+    code, http_status = "CONFIGURATION_MISMATCH", 409
 
 
 class ServerStartFailed(ConfigurationError):

@@ -24,6 +24,9 @@ worker can have this name."""
 QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """What a queue may be called."""
 
+TOPIC_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+"""What a topic of a message queue may be called."""
+
 SCHEMA_VERSION = 1
 """Written into every record. A process that meets a higher one leaves the record alone."""
 
@@ -59,6 +62,24 @@ _TEMPLATES: dict[str, str] = {
     "workers": "workers",
     "leases": "workers:leases",
     "scheduler_lock": "lock:scheduler",
+    "mq_queues": "mq:queues",
+    "mq_config": "mq:{queue}:config",
+    "mq_topics": "mq:{queue}:topics",
+    "mq_topic": "mq:{queue}:topic:{topic}",
+    "mq_keys": "mq:{queue}:keys",
+    "mq_tombstones": "mq:{queue}:tombstones",
+    "mq_due": "mq:{queue}:due",
+    "mq_delayed": "mq:{queue}:delayed:{topic}",
+    "mq_later": "mq:{queue}:later",
+    "mq_wake": "mq:{queue}:wake:{topic}",
+    "mq_due_wake": "mq:{queue}:wake",
+    "mq_waiting": "mq:{queue}:waiting",
+    "mq_room": "mq:{queue}:room",
+    "mq_paused": "mq:{queue}:paused",
+    "mq_consumers": "mq:{queue}:consumers",
+    "mq_consumer": "mq:{queue}:consumer:{name}",
+    "mq_operation": "mq:{queue}:operation:{slot}",
+    "mq_counts": "mq:{queue}:counts",
 }
 
 
@@ -202,6 +223,80 @@ class Keys:
     def scheduler_lock(self) -> str:
         """STRING. The leader's worker id. Bound: 10 s."""
         return self._name("scheduler_lock")
+
+    # --- the message queue: "as the queue" is while it holds messages, then idle_ttl_s
+
+    def mq_queues(self) -> str:
+        """ZSET. Message queues by the time in ms at which they came to be. Bound: DTQ_MAX_QUEUES."""
+        return self._name("mq_queues")
+
+    def mq_config(self, queue: str) -> str:
+        """HASH. Schema version, visibility timeout in ms, last use of a delay. Bound: as the queue."""
+        return self._name("mq_config", queue=queue)
+
+    def mq_topics(self, queue: str) -> str:
+        """ZSET. Topics by the time in ms at which they came to hold something. Bound: those in use; as the queue."""
+        return self._name("mq_topics", queue=queue)
+
+    def mq_topic(self, queue: str, topic: str) -> str:
+        """STREAM. Messages of a topic, waiting or in flight. Bound: its putters' max_size; emptied, idle_ttl_s."""
+        return self._name("mq_topic", queue=queue, topic=topic)
+
+    def mq_keys(self, queue: str) -> str:
+        """HASH. `topic entry` by message key, `topic @` for what is delayed. Bound: the messages."""
+        return self._name("mq_keys", queue=queue)
+
+    def mq_tombstones(self, queue: str) -> str:
+        """ZSET. Acknowledged keys by the time in ms until which they are refused. Bound: tombstone_ttl_s."""
+        return self._name("mq_tombstones", queue=queue)
+
+    def mq_due(self, queue: str) -> str:
+        """ZSET. Topics by the time in ms at which their next delayed message is due. Bound: topics with such."""
+        return self._name("mq_due", queue=queue)
+
+    def mq_delayed(self, queue: str, topic: str) -> str:
+        """ZSET. Keys of delayed messages of a topic by due time in ms. Bound: as the topic."""
+        return self._name("mq_delayed", queue=queue, topic=topic)
+
+    def mq_later(self, queue: str) -> str:
+        """HASH. Delayed messages by key. Bound: as their topics."""
+        return self._name("mq_later", queue=queue)
+
+    def mq_wake(self, queue: str, topic: str) -> str:
+        """STREAM. Tokens for subscriptions that wait for a topic. Bound: MAXLEN ~64; ends with its subscriptions."""
+        return self._name("mq_wake", queue=queue, topic=topic)
+
+    def mq_due_wake(self, queue: str) -> str:
+        """STREAM. Tokens: a message becomes due earlier than was known. Bound: as mq_wake."""
+        return self._name("mq_due_wake", queue=queue)
+
+    def mq_waiting(self, queue: str) -> str:
+        """HASH. Full topics that somebody waits to put into. Bound: expires 10 s after the last of them asked."""
+        return self._name("mq_waiting", queue=queue)
+
+    def mq_room(self, queue: str) -> str:
+        """STREAM. Says in which of those topics room was made. Bound: MAXLEN ~64; expires as mq_waiting."""
+        return self._name("mq_room", queue=queue)
+
+    def mq_paused(self, queue: str) -> str:
+        """HASH. By paused topic: who, when and why, JSON. Bound: until resumed."""
+        return self._name("mq_paused", queue=queue)
+
+    def mq_consumers(self, queue: str) -> str:
+        """ZSET. Subscriptions by the time in ms at which they count as gone. Bound: pruned; expires."""
+        return self._name("mq_consumers", queue=queue)
+
+    def mq_consumer(self, queue: str, name: str) -> str:
+        """HASH. A subscription: topics, host, process, when it was last seen. Bound: expires a day after that."""
+        return self._name("mq_consumer", queue=queue, name=name)
+
+    def mq_operation(self, queue: str, slot: str) -> str:
+        """STRING. The last operation of one caller and its answer, for its repeat. Bound: expires after a minute."""
+        return self._name("mq_operation", queue=queue, slot=slot)
+
+    def mq_counts(self, queue: str) -> str:
+        """HASH. What happened, fields `topic what`. Bound: 10 000 fields, then `_other`; as the queue."""
+        return self._name("mq_counts", queue=queue)
 
     def as_lua(self, template: str, arguments: Sequence[str]) -> str:
         """Return the Lua expression for a key, its parts being the Lua expressions `arguments`.

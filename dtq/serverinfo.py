@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 
 from dtq.errors import RedisUnavailable
@@ -48,3 +49,22 @@ def warn_of_eviction(server: Server) -> None:
             "Redis evicts keys when its memory is full (maxmemory-policy %s): tasks can be lost; set noeviction",
             policy,
         )
+
+
+class QuietTime:
+    """For how long Redis has been well: while it was away, owners could not renew, so no claim has really ended."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._since: float | None = None
+
+    def ms(self) -> int:
+        """Return it in ms, as far as this process can know. Raises RedisUnavailable."""
+        now = time.monotonic()
+        if self._since is None or (self._server.last_failure or 0) > self._since:
+            # The server may have just been started, with leases that look ended because nobody could renew them.
+            # Its seconds are counted by turns of the clock: 1 may be a moment.
+            uptime_s = max(0.0, float(server_info(self._server, "server").get("uptime_in_seconds", "86400")) - 1)
+            # From this first look after a failure on: who asks rarely fails for the last time long before the end.
+            self._since = now - uptime_s if self._server.last_failure is None else now
+        return round((now - self._since) * 1000)

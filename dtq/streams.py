@@ -18,6 +18,8 @@ from dtq.redisio import CommandError, Server
 WAKE_MAXLEN = 64
 WAKE_KEEP_MS = 25 * 3_600_000
 """For how long a wake stream outlives the last tick of a worker that waits on it."""
+STREAM_LOST = ("NOGROUP", "UNBLOCKED")
+"""First words of Redis for a first visit or a FLUSHALL, and for a FLUSHALL or DEL under a blocked reader."""
 _TOKENS = 100
 _WAITER = "waiter"
 _ENTRY = re.compile(r"[1-9][0-9]{0,14}-[0-9]{1,15}")
@@ -74,8 +76,7 @@ class Bell:
             try:
                 return self._read(timeout_s)
             except CommandError as error:
-                # NOGROUP: a first visit, or a FLUSHALL. UNBLOCKED: a FLUSHALL or DEL under a blocked reader.
-                if error.prefix not in ("NOGROUP", "UNBLOCKED"):
+                if error.prefix not in STREAM_LOST:
                     raise
             self._ensure()
         return True  # it happened twice in one wait: look, and wait again

@@ -6,7 +6,6 @@ The leader does it on time; any other worker may, and does when something is lat
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from dtq.keys import Keys
 from dtq.redisio import Server
 from dtq.scripts import Scripts
-from dtq.serverinfo import server_info
+from dtq.serverinfo import QuietTime
 from dtq.states import TERMINAL, Status
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class Upkeep:
         self._server = server
         self._keys = keys
         self._scripts = scripts
-        self._started_at: float | None = None
+        self._quiet = QuietTime(server)
         self._places: deque[tuple[str, Status]] = deque()
         """What the reconciler has not looked at in this round; of the first it has looked at `_rank` tasks."""
         self._rank = 0
@@ -74,7 +73,7 @@ class Upkeep:
         The longest lease that a registered worker has published decides. Right after Redis was away, or restarted,
         nothing is taken: owners could not renew either. Returns how many tasks were taken from their workers.
         """
-        quiet_ms = self._quiet_ms()
+        quiet_ms = self._quiet.ms()
         left, reclaimed = min(limit, MOST_A_SCRIPT), 0
         queues = self._queues()
         for start in range(0, len(queues), QUEUES_A_LOOK):
@@ -168,17 +167,6 @@ class Upkeep:
                 self._places.extendleft(places)
                 self._rank, new = 0, True
         return new
-
-    def _quiet_ms(self) -> int:
-        """For how long Redis has been well, as far as this process can know, in ms."""
-        now = time.monotonic()
-        if self._started_at is None or (self._server.last_failure or 0) > self._started_at:
-            # The server may have just been started, with leases that look ended because nobody could renew them.
-            # Its seconds are counted by turns of the clock: 1 may be a moment.
-            uptime_s = max(0.0, float(server_info(self._server, "server").get("uptime_in_seconds", "86400")) - 1)
-            # From this first look after a failure on: who asks rarely fails for the last time long before the end.
-            self._started_at = now - uptime_s if self._server.last_failure is None else now
-        return round((now - self._started_at) * 1000)
 
     def _queues(self) -> list[str]:
         return [name.decode() for name in self._server.call("ZRANGE", self._keys.queues(), 0, -1)]

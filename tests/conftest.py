@@ -17,8 +17,10 @@ from dtq.settings import load_settings
 from tests.support import waiting
 from tests.support.invariants import State, lifetime_rules
 from tests.support.lifetimes import check_keys
+from tests.support.mq import Lab
 from tests.support.proxy import FlakyProxy
 from tests.support.servers import PROGRAMS, ServerProcess, find_program
+from tests.support.topologies import Cluster
 
 _numbers = itertools.count()
 
@@ -47,30 +49,34 @@ def wait_until() -> Callable[..., Any]:
     return waiting.wait_until
 
 
-def _process(name: str) -> Iterator[ServerProcess]:
-    program = find_program(name)
-    if program is None:
-        pytest.skip(f"this machine has no {name} server")
-    process = ServerProcess(program).start()
-    try:
-        yield process
-    finally:
-        process.remove()
+@pytest.fixture(scope="session")
+def server_process() -> Iterator[Callable[[str], ServerProcess]]:
+    """`server_process("redis7")`: the process of a kind of server, one a session and xdist worker, no persistence."""
+    made: dict[str, ServerProcess] = {}
+
+    def process(name: str) -> ServerProcess:
+        program = find_program(name)
+        if program is None:
+            pytest.skip(f"this machine has no {name} server")
+        if name not in made:
+            made[name] = ServerProcess(program).start()
+        return made[name]
+
+    yield process
+    for one in made.values():
+        one.remove()
 
 
 @pytest.fixture(scope="session")
-def valkey() -> Iterator[ServerProcess]:
-    """The process of the embedded server program, one a session and xdist worker, without persistence."""
-    yield from _process("valkey")
+def valkey(server_process: Callable[[str], ServerProcess]) -> ServerProcess:
+    """The process of the embedded server program."""
+    return server_process("valkey")
 
 
 @pytest.fixture(scope="session", params=PROGRAMS)
-def redis_server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+def redis_server(request: pytest.FixtureRequest, server_process: Callable[[str], ServerProcess]) -> ServerProcess:
     """The process of each kind of server in turn; a kind that this machine does not have is skipped."""
-    if request.param == "valkey":
-        yield request.getfixturevalue("valkey")
-    else:
-        yield from _process(request.param)
+    return server_process(request.param)
 
 
 def _clean(process: ServerProcess) -> Iterator[Server]:
@@ -163,3 +169,37 @@ def flaky_proxy() -> Iterator[ProxyFactory]:
     yield make
     for proxy in made:
         proxy.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(server_process: Callable[[str], ServerProcess]) -> Iterator[Cluster]:
+    """A Cluster of three nodes, one a session and xdist worker."""
+    topology = Cluster(server_process("valkey").program, size=3)
+    try:
+        yield topology.start()
+    finally:
+        topology.remove()
+
+
+@pytest.fixture(params=[*PROGRAMS, "memory", "cluster"])
+def mq(request: pytest.FixtureRequest, server_process: Callable[[str], ServerProcess]) -> Iterator[Lab]:
+    """A message queue on an empty server of each kind in turn, in memory, and on a Cluster."""
+    if request.param == "memory":
+        url = f"memory://{uuid.uuid4().hex}"
+    elif request.param == "cluster":
+        nodes = request.getfixturevalue("cluster").nodes
+        url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+    else:
+        url = server_process(request.param).url
+    lab = Lab(url)
+    lab.server.call("FLUSHALL")
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def mq_valkey(server: Server) -> Iterator[Lab]:
+    """A message queue on an empty server of the embedded kind."""
+    lab = Lab(server.safe_url)
+    yield lab
+    lab.close()

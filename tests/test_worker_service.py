@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dtq.errors import RedisFull, RedisUnavailable
-from dtq.worker.outage import LONGEST_PAUSE_S, Outage
+from dtq.outage import LONGEST_PAUSE_S, Outage
 from dtq.worker.service import Service
 
 

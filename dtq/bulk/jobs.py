@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from dtq.bulk.model import ID_CHARS, BulkJob, BulkWish, job_from_redis
-from dtq.control import check_place, requeue_mark, who
+from dtq.control import check_place, requeue_mark
 from dtq.deadletters import DeadFilter, DeadLetters
+from dtq.encoding import who
 from dtq.errors import (
     BulkJobEnded,
     BulkJobNotFound,

@@ -2,19 +2,9 @@
 statuses: their names, comma-separated. Returns an entry a queue: {counts in the order of the statuses, entries of bands
 0 to 9, of these claimed by workers, since when in us the longest waiting of each band has waited or '', pause record or ''}
 ]]
+--@include waiting
 --@args statuses
 --@items queue
-
-local function claimed(stream)
-  --[[ What was handed back is pending too, under the parked consumers, but it waits. ]]
-  local summary = redis.pcall('XPENDING', stream, WORKER_GROUP)
-  if summary.err or summary[1] == 0 then return 0 end
-  local number = summary[1]
-  for _, consumer in ipairs(summary[4]) do
-    if string.sub(consumer[1], 1, #PARKED) == PARKED then number = number - tonumber(consumer[2]) end
-  end
-  return number
-end
 
 local function since(entry)
   --[[ When the task that an entry stands for was created, or its delay ended; nil when it stands for none. ]]
@@ -22,17 +12,6 @@ local function since(entry)
     'entry', 'available'))
   if status ~= 'queued' or own_entry ~= entry[1] then return nil end
   return string.match(available and available .. '000' or created or '', '^%d+$')
-end
-
-local function unread_from(stream)
-  --[[ Where the entries begin that nobody has claimed yet. ]]
-  local groups = redis.call('XINFO', 'GROUPS', stream)
-  for _, group in ipairs(groups) do
-    local fields = {}
-    for at = 1, #group, 2 do fields[group[at]] = group[at + 1] end
-    if fields.name == WORKER_GROUP then return '(' .. fields['last-delivered-id'] end
-  end
-  return '-'
 end
 
 local function longest_waiting(queue, band)

@@ -17,12 +17,12 @@ from dtq import registry
 from dtq.broker import Broker
 from dtq.embedded import EmbeddedServer
 from dtq.errors import ConfigurationError, ServerStartFailed
+from dtq.outage import LONGEST_PAUSE_S, Outage
 from dtq.redisio import Server
 from dtq.registry import Registry
 from dtq.serverinfo import warn_of_eviction
 from dtq.settings import Settings
 from dtq.streams import Doorbell, LeaderBell
-from dtq.worker.outage import LONGEST_PAUSE_S, Outage
 from dtq.worker.reload import Reloader
 from dtq.worker.state import WorkerState
 from dtq.worker.supervisor import ExitCode, Supervisor

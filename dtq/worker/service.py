@@ -6,7 +6,7 @@ import logging
 import threading
 
 from dtq.errors import RedisFull, RedisUnavailable
-from dtq.worker.outage import Outage
+from dtq.outage import Outage
 
 log = logging.getLogger(__name__)
 

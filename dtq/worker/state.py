@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from dtq.model import Claim, Outcome
+from dtq.outage import Outage
 from dtq.registry import Registry
 from dtq.settings import Settings
 from dtq.worker.context import TaskContext
-from dtq.worker.outage import Outage
 from dtq.worker.stats import Stats
 
 if TYPE_CHECKING:

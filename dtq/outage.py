@@ -1,4 +1,7 @@
-"""What the actors of a worker know together about Redis being away: it is said once, and one of them asks at a time."""
+"""What the threads of a worker, or of a subscription, know together about Redis being away.
+
+It is said once, and one of them asks at a time.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,14 @@ class Outage:
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[], float] = random.random,
         longest_pause_s: float = LONGEST_PAUSE_S,
+        who: str = "the worker",
     ) -> None:
+        """who: as the log calls it."""
         self.away = False
         self._clock = clock
         self._uniform = uniform
         self._longest_pause_s = longest_pause_s
+        self._who = who
         self._lock = threading.Lock()
         self._back = threading.Event()
         self._since = 0.0
@@ -50,7 +56,7 @@ class Outage:
                 self._said = now - self._ended_at >= QUIET_S
                 if self._said:
                     self._pauses = 0
-                    log.warning("Redis is away, the worker keeps what it has and tries again: %s", error)
+                    log.warning("Redis is away, %s keeps what it has and tries again: %s", self._who, error)
             if now >= self._next_try:  # several actors may fail in the same moment: that is one failure
                 self._pause(now)
 
