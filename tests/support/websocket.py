@@ -12,6 +12,8 @@ from typing import Any, Self
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Event, Pong, TextMessage
 
+from tests.support.waiting import wait_until
+
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -154,6 +156,19 @@ class SocketClient:
             self.close_code, self.ended = int.from_bytes(payload[:2], "big"), True
         else:
             raise AssertionError(f"an unexpected frame: {first:#x}")
+
+
+def opened(port: int, path: str = "/ws/events", *, receive_buffer: int = 0, **headers: str) -> SocketClient:
+    """Return a socket, trying again while the server has not yet noticed the end of earlier ones."""
+
+    def attempt() -> SocketClient | None:
+        client = SocketClient(port, path, receive_buffer=receive_buffer, **headers)
+        assert client.status in (101, 429, 503), client.body
+        return client if client.status == 101 else None
+
+    made = wait_until(attempt, what="room for a socket", timeout_s=10)
+    assert made is not None
+    return made
 
 
 def answer_to(port: int, path: str = "/ws/events", **headers: str) -> tuple[int, str]:
