@@ -28,7 +28,13 @@ COMMANDS = [
     "queue pause mail",
     "queue resume mail",
     "dlq list",
+    f"dlq show {ID}",
     f"dlq requeue {ID}",
+    "dlq purge --yes",
+    "queue purge mail --yes",
+    "audit",
+    "bulk list",
+    "worker stop w1",
     "worker list",
     "up",
 ]

@@ -18,7 +18,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from dtq.errors import (
+    BulkJobEnded,
+    BulkJobNotFound,
     ConfigurationError,
+    DeadLetterNotFound,
     DtqError,
     IdempotencyInProgress,
     IdempotencyKeyReused,
@@ -32,6 +35,7 @@ from dtq.errors import (
     ServerStartFailed,
     TaskFinished,
     TaskNotFound,
+    TooManyBulkJobs,
     TooManyQueues,
     UnknownTaskType,
     WorkerNotFound,
@@ -67,9 +71,9 @@ class Exit(IntEnum):
 
 _EXITS: Sequence[tuple[tuple[type[DtqError], ...], Exit]] = (
     ((InvalidTask, PayloadTooLarge, UnknownTaskType, IdempotencyKeyReused), Exit.USAGE),
-    ((TaskNotFound, WorkerNotFound), Exit.NOT_FOUND),
-    ((TaskFinished, WrongState, IdempotencyInProgress, NewerSchema), Exit.WRONG_STATE),
-    ((QueueFull, ScheduleFull, TooManyQueues, RedisFull), Exit.FULL),
+    ((TaskNotFound, WorkerNotFound, DeadLetterNotFound, BulkJobNotFound), Exit.NOT_FOUND),
+    ((TaskFinished, WrongState, IdempotencyInProgress, NewerSchema, BulkJobEnded), Exit.WRONG_STATE),
+    ((QueueFull, ScheduleFull, TooManyQueues, TooManyBulkJobs, RedisFull), Exit.FULL),
     ((RedisUnavailable, ServerStartFailed), Exit.REDIS_AWAY),
     ((ConfigurationError,), Exit.CONFIGURATION),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dtq.bulk import BulkWish
 from dtq.commands.console import (
     Group,
     actor,
@@ -17,6 +18,7 @@ from dtq.commands.console import (
     redis_now,
     when,
 )
+from dtq.commands.many import Manner, carry_out, destructive
 from dtq.commands.tables import Column, print_pairs, print_table
 from dtq.queries import QueueInfo
 from dtq.states import BANDS, TERMINAL, Status
@@ -35,7 +37,7 @@ QUEUE_COLUMNS = (
 
 @click.group("queue", cls=Group)
 def queue() -> None:
-    """Look at queues, pause and resume them."""
+    """Look at queues; pause, resume and purge them."""
 
 
 @queue.command("list")
@@ -131,6 +133,15 @@ def resume(name: str, reason: str, as_json: bool) -> None:
     """Let a paused queue go on."""
     changed = connect().resume(name, actor=actor(reason))
     _tell(name, False, changed, as_json)
+
+
+@queue.command("purge")
+@click.argument("name", callback=checked_queue)
+@destructive
+@json_option
+def purge(name: str, **manner: Any) -> None:
+    """Cancel all that waits in a queue, or for it; what runs goes on, dead letters stay."""
+    carry_out(connect(), BulkWish(action="queue.purge", queue=name), "cancel", "waiting task", Manner(**manner))
 
 
 def _tell(name: str, paused: bool, changed: bool, as_json: bool) -> None:

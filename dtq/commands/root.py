@@ -14,6 +14,7 @@ COMMANDS = {
     "task": "dtq.commands.tasks:task",
     "queue": "dtq.commands.queues:queue",
     "dlq": "dtq.commands.dead:dlq",
+    "bulk": "dtq.commands.bulk:bulk",
     "worker": "dtq.commands.workers:worker",
     "events": "dtq.commands.events:events",
     "audit": "dtq.commands.audit:audit",
@@ -23,8 +24,10 @@ COMMANDS = {
     "get": "dtq.commands.tasks:get",
     "list": "dtq.commands.tasks:list_tasks",
     "cancel": "dtq.commands.tasks:cancel",
+    "retry-dlq": "dtq.commands.dead:requeue",
+    "discard-dlq": "dtq.commands.dead:discard",
 }
-"""By name, in the order of the help; the last four are short for those of `task`."""
+"""By name, in the order of the help; the last six are short for those of `task` and `dlq`."""
 
 
 HELP = """Run and operate dtq, the task queue.
