@@ -38,6 +38,7 @@ _TEMPLATES: dict[str, str] = {
     "parked": "stream:{queue}:parked",
     "scheduler_wake": "stream:scheduler:wake",
     "dead_letter": "stream:dead-letter",
+    "evicted": "dead-letter:evicted",
     "audit": "stream:audit",
     "events": "stream:events",
     "schedule": "retry:schedule",
@@ -124,6 +125,10 @@ class Keys:
     def dead_letter(self) -> str:
         """STREAM. Dead letters. Bound: DTQ_DLQ_MAXLEN."""
         return self._name("dead_letter")
+
+    def evicted(self) -> str:
+        """STRING. Dead letters that were evicted since the leader said so. Bound: expires after a day."""
+        return self._name("evicted")
 
     def audit(self) -> str:
         """STREAM. Who did what. Bound: MAXLEN ~10 000."""

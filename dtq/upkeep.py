@@ -93,9 +93,16 @@ class Upkeep:
         Returns the number of tasks that were looked at; when it is `limit`, there may be more.
         """
         looked_at: int
-        looked_at, stale, unused, newer = self._scripts.run("sweep_finished", limit=limit, idle_ms=IDLE_QUEUE_MS)
+        looked_at, stale, unused, newer, evicted = self._scripts.run(
+            "sweep_finished", limit=limit, idle_ms=IDLE_QUEUE_MS
+        )
         if newer:
             log.warning("ended tasks of a newer dtq are left to a newer worker", extra={"tasks": newer})
+        if evicted != b"0":
+            log.warning(
+                "dead letters fell out of the full stream: requeue or discard some, or raise DTQ_DLQ_MAXLEN",
+                extra={"dead_letters": int(evicted)},
+            )
         for worker_id in map(bytes.decode, stale):
             if not self.forget(worker_id, self._queues()):  # else its tasks are reclaimed first
                 self._scripts.run("worker_leave", worker=worker_id, gone="1")

@@ -60,6 +60,27 @@ def test_dlq_01_what_does_not_fit_goes_out_at_the_old_end_and_is_counted_aloud(s
     check_invariants(server, engine.keys, engine.settings)
 
 
+def test_dlq_01_what_fell_out_is_told_in_the_log_once(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(server, dlq_maxlen=100)
+    engine.bury(150)
+    engine.broker.upkeep.sweep()
+    (record,) = [one for one in caplog.records if "DTQ_DLQ_MAXLEN" in one.getMessage()]
+    assert (record.levelname, record.__dict__["dead_letters"]) == ("WARNING", 50)
+    engine.broker.upkeep.sweep()
+    assert len([one for one in caplog.records if "DTQ_DLQ_MAXLEN" in one.getMessage()]) == 1
+
+
+def test_dlq_02_the_errors_of_many_failures_stay_small(server: Server) -> None:
+    """A handler's message is bounded before it is stored; here is what a thousand of the largest cost."""
+    engine = Engine(server)
+    error = ErrorInfo("E" * 100, "m" * 500, "t" * 4_000)
+    before = int(server.call("MEMORY", "USAGE", engine.keys.dead_letter()) or 0)
+    ids = engine.bury(1_000, error=error)
+    assert int(server.call("MEMORY", "USAGE", engine.keys.dead_letter())) - before < 2_000_000
+    sizes = server.pipeline([("MEMORY", "USAGE", engine.keys.attempts(task_id)) for task_id in ids[:10]])
+    assert max(map(int, sizes)) <= 8 * 1024
+
+
 def test_dlq_01_a_letter_that_falls_out_of_the_script_that_wrote_it_ends_as_failed(any_server: Server) -> None:
     engine = Engine(any_server, dlq_maxlen=1)
     engine.submit_many(3)

@@ -3,7 +3,8 @@ record, payload, history, result, idempotency record and index entry go together
 may have been lowered, are evicted.
 Records of a newer schema are a newer leader's work: looked at again in an hour.
 Returns {number looked at, workers whose record has ended, queues that were not used for `idle_ms`, number of a newer
-schema}, at most twenty of each of the two in the middle: what else there is to sweep. A repeat finds the rest.
+schema, dead letters evicted since the sweep before}, at most twenty of the two in the middle: what else there is to sweep.
+A repeat finds the rest.
 Events: DEAD_LETTER_EVICTED.
 ]]
 --@include clock journal index dead
@@ -35,5 +36,7 @@ for _, member in ipairs(members) do remove(member) end
 evict_excess(100)
 write_index()
 write_journal()
+local evicted = redis.call('GET', key.evicted()) or '0'
+redis.call('DEL', key.evicted())
 return { #members, redis.call('ZRANGEBYSCORE', key.workers(), '-inf', text(now_ms), 'LIMIT', 0, 20),
-  redis.call('ZRANGEBYSCORE', key.queues(), '-inf', text(now_ms - idle_ms), 'LIMIT', 0, 20), newer }
+  redis.call('ZRANGEBYSCORE', key.queues(), '-inf', text(now_ms - idle_ms), 'LIMIT', 0, 20), newer, evicted }

@@ -38,6 +38,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "dtq_tasks_reclaimed": ("Tasks taken back from workers whose lease had ended", ("reclaimed",)),
     "dtq_tasks_requeued": ("Dead letters that were queued again", ("requeued",)),
     "dtq_dead_letters_evicted": ("Dead letters that fell out of the full stream", ("evicted",)),
+    "dtq_dead_letters_discarded": ("Dead letters that operators gave up", ("discarded",)),
     "dtq_duplicates_absorbed": ("Tickets that stood for nothing and were removed, not executed", ("absorbed",)),
     "dtq_claim_deleted": ("Pending entries whose ticket had been deleted under its worker", ("claim_deleted",)),
     "dtq_reconciled": ("Tasks put back in place that their queue had lost", ("reconciled",)),

@@ -205,6 +205,7 @@ def lifetime_rules(state: State, settings: Settings) -> list[tuple[str, str]]:
         ("stream:[^:]+:wake", "ttl"),
         (f"stream:{queue}:parked", "bounded:10"),
         ("stream:dead-letter", f"bounded:{settings.dlq_maxlen}"),
+        ("dead-letter:evicted", "ttl"),
         ("stream:audit", "bounded:10100"),
         ("stream:events", f"bounded:{settings.events_maxlen + 100}"),
         ("retry:schedule", "always"),

@@ -26,12 +26,18 @@ end
 local function evict_excess(most)
   --[[ most: how many at once; a limit that was lowered is reached over several scripts. What a newer process has buried
   is stepped over, and stays until one of its kind evicts it. ]]
-  local left = math.min(redis.call('XLEN', key.dead_letter()) - DLQ_MAXLEN, most)
+  local wanted = math.min(redis.call('XLEN', key.dead_letter()) - DLQ_MAXLEN, most)
+  local left = wanted
   for _, beyond in ipairs({ 0, 20 }) do
-    if left <= 0 then return end
-    for _, found in ipairs(redis.call('XRANGE', key.dead_letter(), '-', '+', 'COUNT', left + beyond)) do
-      if left > 0 and evict(found[1], found[2]) then left = left - 1 end
+    if left > 0 then
+      for _, found in ipairs(redis.call('XRANGE', key.dead_letter(), '-', '+', 'COUNT', left + beyond)) do
+        if left > 0 and evict(found[1], found[2]) then left = left - 1 end
+      end
     end
+  end
+  if left < wanted then  -- until the next sweep says so
+    redis.call('INCRBY', key.evicted(), wanted - left)
+    redis.call('PEXPIRE', key.evicted(), 86400000)
   end
 end
 
