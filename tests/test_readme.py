@@ -53,6 +53,7 @@ def clone(tmp_path):
     return directory
 
 
+@pytest.mark.timeout(180)
 def test_every_command_works_as_it_is_printed(clone):
     """The blocks in their order, in one shell; ports are changed, what runs on is put into the background."""
     ports = {port: str(free_port()) for port in PORTS}

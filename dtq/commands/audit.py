@@ -10,6 +10,7 @@ import click
 from dtq.audit import AuditEntry, AuditFilter
 from dtq.commands.console import connect, json_option, moment_option, print_json, redis_now, seconds, when
 from dtq.commands.tables import Column, print_table
+from dtq.commands.watching import watch_option
 from dtq.queries import MAX_PAGE
 
 AUDIT_COLUMNS = (
@@ -31,6 +32,7 @@ AUDIT_COLUMNS = (
 @moment_option("--until", "Not after.")
 @click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=20, show_default=True, help="Entries on a page.")
 @click.option("--cursor", help="The page after: next_cursor of the one before.")
+@watch_option
 @json_option
 def audit(
     since: datetime | None, until: datetime | None, limit: int, cursor: str | None, as_json: bool, **wanted: Any

@@ -48,7 +48,7 @@ def show(changed: bool, as_json: bool) -> None:
 def check(as_json: bool) -> None:
     """Say whether the settings can be used: values, the Redis URL, the modules with the handlers. Connects nowhere."""
     faults: list[str] = []
-    warnings = _Warnings()
+    warnings = Warnings()
     logging.getLogger("dtq").addHandler(warnings)
     try:
         faults, types = _look()
@@ -116,7 +116,7 @@ def _types_of(name: str) -> set[str]:
     return there | own | (set(default.names()) - before)
 
 
-class _Warnings(logging.Handler):
+class Warnings(logging.Handler):
     """Keeps what was logged."""
 
     def __init__(self) -> None:

@@ -53,6 +53,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TASK_ID = re.compile(r"[0-9a-fA-F]{32}")
 _SHORT_NAMES = {"ls": "list"}
+_CLIENT = "dtq.client"
 
 
 class Exit(IntEnum):
@@ -137,10 +138,14 @@ def settings() -> Settings:
 
 
 def connect() -> Client:
-    """Return a client that is closed when the command ends."""
+    """Return a client that is closed when the command ends; the same one at every call."""
     from dtq.client import Client
 
-    return click.get_current_context().with_resource(Client(settings=settings()))
+    context = click.get_current_context()
+    client: Client | None = context.meta.get(_CLIENT)
+    if client is None:
+        client = context.meta[_CLIENT] = context.with_resource(Client(settings=settings()))
+    return client
 
 
 def redis_now(client: Client) -> float:

@@ -29,6 +29,7 @@ from dtq.commands.console import (
 from dtq.commands.many import SAMPLES, Manner, agree, carry_out, destructive, show_samples
 from dtq.commands.tables import Column, print_table
 from dtq.commands.tasks import print_task
+from dtq.commands.watching import watch_option
 from dtq.deadletters import DeadFilter, DeadLetter
 from dtq.errors import DtqError
 from dtq.model import DeadReason, Task
@@ -77,6 +78,7 @@ def chosen(cause: str | None, since: datetime | None, until: datetime | None, **
 @filters
 @click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=20, show_default=True, help="Letters on a page.")
 @click.option("--cursor", help="The page after: next_cursor of the one before.")
+@watch_option
 @json_option
 def list_dead(limit: int, cursor: str | None, as_json: bool, **wanted: Any) -> None:
     """List dead letters, newest first."""
@@ -98,6 +100,7 @@ def _row(one: DeadLetter, now: float) -> tuple[object, ...]:
 
 @dlq.command("show")
 @click.argument("task_id", callback=checked_id)
+@watch_option
 @json_option
 def show(task_id: str, as_json: bool) -> None:
     """Show a dead letter: its task, and each attempt."""

@@ -20,6 +20,7 @@ from dtq.commands.console import (
 )
 from dtq.commands.many import Manner, carry_out, destructive
 from dtq.commands.tables import Column, print_pairs, print_table
+from dtq.commands.watching import watch_option
 from dtq.queries import QueueInfo
 from dtq.states import BANDS, TERMINAL, Status
 
@@ -41,6 +42,7 @@ def queue() -> None:
 
 
 @queue.command("list")
+@watch_option
 @json_option
 def list_queues(as_json: bool) -> None:
     """List the queues with their counts."""
@@ -72,6 +74,7 @@ def _row(one: QueueInfo) -> tuple[object, ...]:
 
 @queue.command("stats")
 @click.argument("name", required=False, callback=checked_queue)
+@watch_option
 @json_option
 def stats(name: str | None, as_json: bool) -> None:
     """Show a queue, or each, in full: by status and by priority."""

@@ -9,6 +9,7 @@ import click
 
 from dtq.commands.console import Exit, connect, counted, duration, json_option, print_json, program, redis_now
 from dtq.commands.queues import print_queues
+from dtq.commands.watching import watch_option
 from dtq.commands.workers import print_workers
 from dtq.model import WorkerInfo
 from dtq.queries import QueueInfo
@@ -24,6 +25,7 @@ LONG_WAIT_S = 300.0
 
 
 @click.command("status")
+@watch_option
 @json_option
 def status(as_json: bool) -> None:
     """Show how it is going: verdict, totals, queues, workers. Exit status: 1 when something needs attention."""
@@ -53,7 +55,7 @@ def status(as_json: bool) -> None:
         click.echo()
         print_workers(workers, redis_now(client))
     if attention:
-        click.get_current_context().exit(Exit.FAILED)
+        raise click.exceptions.Exit(Exit.FAILED)
 
 
 def needs_attention(

@@ -156,6 +156,16 @@ class Supervisor:
         for child in self.children:
             self._stop(child, hurry)
 
+    def suspend(self) -> None:
+        """Let all programs stand still, with all their processes."""
+        for child in self.children:
+            child.send(signal.SIGSTOP, to_all=True)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        for child in self.children:
+            child.send(signal.SIGCONT, to_all=True)
+
     def kill(self) -> None:
         """End everything now, without any order. For when something has gone wrong."""
         for child in self.children:

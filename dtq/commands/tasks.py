@@ -25,6 +25,7 @@ from dtq.commands.console import (
     when,
 )
 from dtq.commands.tables import Column, print_pairs, print_table
+from dtq.commands.watching import watch_option
 from dtq.errors import InvalidTask
 from dtq.log import escape
 from dtq.model import Task
@@ -117,6 +118,7 @@ def _point_to_wait(ctx: click.Context, parameter: click.Parameter, value: str | 
 @click.option("--traceback", is_flag=True, help="Also where each attempt failed.")
 @click.option("--wait", is_flag=False, flag_value="", hidden=True, is_eager=True, expose_value=False,
               callback=_point_to_wait)  # fmt: skip
+@watch_option
 @json_option
 def get(task_id: str, traceback: bool, as_json: bool) -> None:
     """Show a task: what it is, what became of it, each attempt. --json has everything, tracebacks too."""
@@ -214,6 +216,7 @@ def _result_text(shown: Task) -> str | None:
 @click.option("--tag", help="Only with this tag.")
 @click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=20, show_default=True, help="Tasks on a page.")
 @click.option("--cursor", help="The page after: next_cursor of the one before.")
+@watch_option
 @json_option
 def list_tasks(limit: int, cursor: str | None, as_json: bool, status: str | None, **wanted: Any) -> None:
     """List tasks, newest first."""

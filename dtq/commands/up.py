@@ -77,6 +77,8 @@ class Up:
         self._voice = Voice(chosen)
         self._asked = 0
         """How often somebody has asked for the end."""
+        self._rest = False
+        """Somebody has typed Ctrl-Z."""
 
     def run(self) -> None:
         """Start everything, keep it running until asked to stop. Raises Failure, or what the start met."""
@@ -85,7 +87,8 @@ class Up:
         wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started by nohup
             wanted.append(signal.SIGHUP)
-        before = {number: signal.signal(number, self._ask) for number in wanted}
+        before: dict[int, Any] = {number: signal.signal(number, self._ask) for number in wanted}
+        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._ask_to_rest)
         try:
             self._start_all()
         finally:
@@ -94,6 +97,21 @@ class Up:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked += 1
+
+    def _ask_to_rest(self, number: int, frame: FrameType | None) -> None:
+        self._rest = True
+
+    def _rest_with(self, supervisor: Supervisor) -> None:
+        """Stand still, and the programs too, until `fg` or `bg`: else they would block once their output fills up.
+
+        Leases are not renewed meanwhile: what ran then may have been taken over by another worker.
+        """
+        self._rest = False
+        self._voice.say("up", "suspended, web and worker too; what they hold is lost to them after its lease")
+        supervisor.suspend()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        supervisor.resume()
+        self._voice.say("up", "goes on")
 
     def _start_all(self) -> None:
         if not self._orphans_are_gone():
@@ -146,6 +164,8 @@ class Up:
         announced, web_since, described = False, None, None
         while not self._asked and supervisor.hopeless is None:
             supervisor.step()
+            if self._rest:
+                self._rest_with(supervisor)
             pids = {child.program.name: child.pid for child in supervisor.children}
             if pids != described:
                 self._instance.describe({"pid": os.getpid(), "url": url, "pids": pids})

@@ -11,6 +11,7 @@ import click
 
 from dtq.commands.console import Exit, Failure, Group, actor, connect, json_option, print_json, redis_now, when
 from dtq.commands.tables import Column, print_table
+from dtq.commands.watching import watch_option
 from dtq.control import Command
 from dtq.model import WorkerInfo
 
@@ -34,6 +35,7 @@ def worker() -> None:
 
 
 @worker.command("list")
+@watch_option
 @json_option
 def list_workers(as_json: bool) -> None:
     """List the live workers."""
