@@ -224,6 +224,60 @@ class SubscriptionClosed(DtqError):
     code, http_status = "SUBSCRIPTION_CLOSED", 409
 
 
+# --- what the API refuses, and its Python client raises ---------------------------------------------------------------
+
+
+class InvalidRequest(DtqError):
+    """The query, a header or the body of the request breaks a rule; `context["errors"]` names what."""
+
+    code, http_status = "INVALID_REQUEST", 400
+
+
+class KeyMissing(DtqError):
+    """The call needs an API key and has none."""
+
+    code, http_status = "API_KEY_MISSING", 401
+
+
+class KeyWrong(DtqError):
+    """The API key is none of this server's."""
+
+    code, http_status = "API_KEY_WRONG", 403
+
+
+class RoleTooSmall(DtqError):
+    """The API key is right, and its role does not allow the call; `context["needed"]` says which one does."""
+
+    code, http_status = "ROLE_TOO_SMALL", 403
+
+
+class TooManyFailures(DtqError):
+    """Too many wrong keys came from this address; `context["retry_after"]` says when to try again (s)."""
+
+    code, http_status = "TOO_MANY_FAILURES", 429
+
+
+class QueueNotFound(DtqError):
+    """No queue can have this name."""
+
+    code, http_status = "QUEUE_NOT_FOUND", 404
+
+
+class HttpError(DtqError):
+    """The server answered something that this dtq does not know; `context` has its `status`, and `code` if it has one.
+
+    Raised by dtq.http_client only.
+    """
+
+    code, http_status = "HTTP_ERROR", 502
+
+
+class ServerUnreachable(DtqError):
+    """The API's server cannot be reached; nothing is known about what was asked. Raised by dtq.http_client only."""
+
+    code, http_status = "SERVER_UNREACHABLE", 503
+
+
 # --- the surroundings -------------------------------------------------------------------------------------------------
 
 

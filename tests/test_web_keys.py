@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from dtq.apikeys import create_key
-from dtq.errors import ConfigurationError
+from dtq.errors import ConfigurationError, TooManyFailures
 from dtq.settings import load_settings
 from dtq.web import failures
 from dtq.web.application import create_app
-from dtq.web.errors import TooManyFailures
 from dtq.web.failures import FailureLimit
 from dtq.web.schemas import Problem
 from tests.support.web import Api, running_api

@@ -8,11 +8,10 @@ from flask import Blueprint, Response
 
 from dtq.bulk import BulkWish
 from dtq.control import Command
-from dtq.errors import WorkerNotFound
+from dtq.errors import QueueNotFound, WorkerNotFound
 from dtq.web.auth import actor
 from dtq.web.bulk import carry_out
 from dtq.web.engine import engine
-from dtq.web.errors import QueueNotFound
 from dtq.web.http import answer
 from dtq.web.operation import Operation, operation
 from dtq.web.queries import QUEUE, BulkOptions, Reason, read_options

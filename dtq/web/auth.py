@@ -12,9 +12,9 @@ from typing import Literal
 from flask import g, request
 
 from dtq.apikeys import ROLES, ApiKey, Role
+from dtq.errors import KeyMissing, KeyWrong, RoleTooSmall
 from dtq.model import Actor
 from dtq.web.engine import engine
-from dtq.web.errors import KeyMissing, KeyWrong, RoleTooSmall
 from dtq.web.http import request_id
 from dtq.web.origin import refuse_foreign_host, refuse_other_sites
 

@@ -7,11 +7,11 @@ from flask import Blueprint, Response
 from dtq.bulk import Action, BulkWish
 from dtq.bulk.jobs import MAX_IDS
 from dtq.deadletters import DeadFilter
+from dtq.errors import InvalidRequest
 from dtq.strictjson import fault
 from dtq.web.auth import actor
 from dtq.web.bulk import carry_out
 from dtq.web.engine import engine
-from dtq.web.errors import InvalidRequest
 from dtq.web.http import answer, checked_task_id
 from dtq.web.operation import Operation, operation
 from dtq.web.queries import (

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 
-from dtq.web.errors import TooManyFailures
+from dtq.errors import TooManyFailures
 
 BURST = 10
 """Wrong keys that an address may send at once."""

@@ -12,9 +12,9 @@ from werkzeug.datastructures import Headers
 from werkzeug.http import parse_options_header
 from werkzeug.routing import BaseConverter
 
-from dtq.errors import PayloadTooLarge, TaskNotFound
+from dtq.errors import InvalidRequest, PayloadTooLarge, TaskNotFound
 from dtq.strictjson import dump_json, fault
-from dtq.web.errors import InvalidRequest, UnsupportedMediaType
+from dtq.web.errors import UnsupportedMediaType
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

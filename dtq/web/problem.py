@@ -12,10 +12,10 @@ from typing import Any
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from dtq.errors import DtqError, RedisUnavailable
+from dtq.errors import DtqError, KeyMissing, RedisUnavailable
 from dtq.redisio import CommandError
 from dtq.strictjson import dump_json
-from dtq.web.errors import KeyMissing, SignInNeeded, UpgradeRequired
+from dtq.web.errors import SignInNeeded, UpgradeRequired
 from dtq.web.http import request_id
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from dtq.bulk.jobs import MAX_IDS, MAX_RATE
 from dtq.deadletters import DeadFilter
+from dtq.errors import InvalidRequest
 from dtq.model import DeadReason
 from dtq.states import Status
 from dtq.strictjson import fault, load_json, step
 from dtq.submission import JSON_INTEGER, Moment
-from dtq.web.errors import InvalidRequest
 from dtq.web.http import MAX_SMALL_BODY_BYTES, read_optional_json_body
 
 M = TypeVar("M", bound=BaseModel)

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 
 from flask import Response, g, request
 
-from dtq.errors import DtqError, InvalidTask, RedisUnavailable
+from dtq.errors import DtqError, InvalidRequest, InvalidTask, KeyMissing, RedisUnavailable
 from dtq.events import SubscriptionEnded
 from dtq.strictjson import fault, load_json
 from dtq.web.auth import Identity, Need, identify, needs_key, require
 from dtq.web.engine import engine
-from dtq.web.errors import InvalidRequest, KeyMissing, UpgradeRequired
+from dtq.web.errors import UpgradeRequired
 from dtq.web.http import request_id
 from dtq.web.origin import refuse_foreign_host, refuse_other_sites
 from dtq.web.sessions import viewer

@@ -8,7 +8,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from dtq import trace
-from dtq.errors import DtqError
+from dtq.errors import DtqError, InvalidRequest
 from dtq.model import Task
 from dtq.queries import TaskFilter
 from dtq.strictjson import fault
@@ -17,7 +17,6 @@ from dtq.trace import TraceContext
 from dtq.web import meters
 from dtq.web.auth import actor
 from dtq.web.engine import engine
-from dtq.web.errors import InvalidRequest
 from dtq.web.http import BODY_MARGIN_BYTES, MAX_BATCH_BYTES, answer, checked_task_id, idempotency_key, read_json_body
 from dtq.web.operation import Operation, operation
 from dtq.web.problem import problem

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -28,8 +29,14 @@ class FlakyProxy:
     Requests are told apart command by command, so `matching` looks at one whole command as it goes over the wire.
     """
 
-    def __init__(self, upstream_url: str, *, tcp: bool = False) -> None:
-        """upstream_url: `unix://path` or `redis://host:port`. tcp: listen on a loopback port, not on a unix socket."""
+    def __init__(
+        self, upstream_url: str, *, tcp: bool = False, length: Callable[[bytes], int | None] | None = None
+    ) -> None:
+        """upstream_url: `unix://path` or `redis://host:port`. tcp: listen on a loopback port, not on a unix socket.
+
+        length: how many bytes the first request in a buffer takes, where it is not a command of Redis.
+        """
+        self.length = length or command_length
         self._upstream = urlsplit(upstream_url)
         self._directory = tempfile.mkdtemp(prefix="dtq-")
         self._tcp = tcp
@@ -223,7 +230,7 @@ class _Pipe:
         with contextlib.suppress(OSError):
             while data := self.client.recv(65536):
                 buffer += data
-                while (length := command_length(buffer)) is not None:
+                while (length := self.proxy.length(buffer)) is not None:
                     command, buffer = buffer[:length], buffer[length:]
                     verdict = self.proxy.decide(command)
                     if verdict:
@@ -281,6 +288,16 @@ def reply_length(buffer: bytes, start: int = 0) -> int | None:
                 return None
             position = inner
     return position if position <= len(buffer) else None
+
+
+def http_length(buffer: bytes) -> int | None:
+    """Return how many bytes the first HTTP request in the buffer takes, None when it is not complete."""
+    head, end, _ = buffer.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    announced = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    length = len(head) + 4 + (int(announced[0].partition(b":")[2]) if announced else 0)
+    return length if len(buffer) >= length else None
 
 
 def command_length(buffer: bytes) -> int | None:
