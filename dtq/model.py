@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -315,14 +315,19 @@ def task_from_redis(
         if version > SCHEMA_VERSION:
             raise NewerSchema(f"task {task_id} was written by a newer dtq (schema {version})", task_id=task_id)
         text = {name.decode(): value.decode() for name, value in record.items()}
-        task = _task(task_id, text, payload, result, attempts)
+        state = _result_state(text.get("result"), result is not None if has_result is None else has_result)
+        return _task(task_id, text, payload, result, attempts, state)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise Undecodable(f"the record of task {task_id} cannot be read: {error!r}", task_id=task_id) from error
-    return task if has_result is None else replace(task, result_state=_result_state(text.get("result"), has_result))
 
 
 def _task(
-    task_id: str, text: Mapping[str, str], payload: bytes | None, result: bytes | None, attempts: Sequence[bytes]
+    task_id: str,
+    text: Mapping[str, str],
+    payload: bytes | None,
+    result: bytes | None,
+    attempts: Sequence[bytes],
+    result_state: ResultState,
 ) -> Task:
     extra = json.loads(text["extra"]) if text.get("extra") else {}
     status = Status(text["status"])
@@ -358,7 +363,7 @@ def _task(
         worker_id=text.get("worker"),
         cancel_requested=text.get("cancel") == "1",
         error=json.loads(text["error"]) if text.get("error") else None,
-        result_state=_result_state(text.get("result"), result is not None),
+        result_state=result_state,
         progress=json.loads(text["progress"]) if text.get("progress") else None,
         requeued=int(text.get("requeued", 0)),
         discarded=text.get("discarded") == "1",

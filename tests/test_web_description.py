@@ -108,7 +108,7 @@ def test_a_task_in_an_answer_has_the_fields_that_are_described(api: Api) -> None
     assert set(schema["properties"]) == set(api.post())
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing_in_the_whole_description(server: Server, tmp_path: Path) -> None:
     """Over real connections: every operation, good and bad input, each answer held against the description."""
     program = Path(sys.executable).with_name("schemathesis")
@@ -116,12 +116,12 @@ def test_schemathesis_finds_nothing_in_the_whole_description(server: Server, tmp
     with running_web(server.safe_url, web_threads=8) as web:
         url = f"http://127.0.0.1:{web.port}/api/v1/openapi.json"
         ended = subprocess.run(
-            [program, "--config-file", config, "run", url, "--seed", SEED, "--max-examples", "6"],
+            [program, "--config-file", config, "run", url, "--seed", SEED, "--max-examples", "4"],
             cwd=tmp_path,
             env={**os.environ, "NO_COLOR": "1"},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=280,
             check=False,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -94,11 +94,11 @@ def test_a_page_over_a_million_tasks_takes_less_than_fifty_milliseconds(api: Api
         walls.append(time.perf_counter() - wall)
         assert page["tasks"]
     each_in_redis_ms = (redis_cpu_s(api.client.server) - in_redis) / 600 * 1000
-    slowest = {query: round(p99_ms(taken), 1) for query, taken in times.items()}
-    print(
-        f"p99 in ms of CPU here: {slowest}; in Redis each {each_in_redis_ms:.1f}; p99 by the clock {p99_ms(walls):.1f}"
-    )
-    assert max(slowest.values()) + each_in_redis_ms < 50, "what other programs on this machine take does not count"
+    medians = {query: round(statistics.median(taken) * 1000, 1) for query, taken in times.items()}
+    slowest = p99_ms([one for taken in times.values() for one in taken])
+    print(f"ms of CPU here: p99 {slowest:.1f}, medians {medians}; in Redis each {each_in_redis_ms:.1f}")
+    print(f"p99 by the clock: {p99_ms(walls):.1f} ms")
+    assert slowest + each_in_redis_ms < 50, "what other programs on this machine take does not count"
     busy = time.process_time()
     page = api.http.get(f"{TASKS}?tag=nobody-has-it").json
     print(f"a page that finds nothing: {(time.process_time() - busy) * 1000:.1f} ms of CPU here")
