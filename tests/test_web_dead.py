@@ -208,6 +208,20 @@ def test_a_web_process_takes_up_what_another_has_left(
     assert engine.bulk.get(job.bulk_id).done == 10
 
 
+def test_a_slow_job_does_not_hold_up_a_short_one(
+    api: Api, engine: Engine, monkeypatch: pytest.MonkeyPatch, wait_until: Any
+) -> None:
+    monkeypatch.setattr(bulk_runner, "TURN_S", 0.1)
+    monkeypatch.setattr(web_bulk, "INLINE_S", 0.0)
+    engine.bury(100, "slow")
+    engine.bury(30, "short")
+    slow = api.http.post(f"{DLQ}/discard", json={"filter": {"queue": "slow"}, "rate": 4}).headers["Location"]
+    short = api.http.post(f"{DLQ}/discard", json={"filter": {"queue": "short"}}).headers["Location"]
+    wait_until(lambda: api.http.get(short).json["state"] == "done", what="the short job", timeout_s=15)
+    assert api.http.get(slow).json["done"] < 100
+    wait_until(lambda: api.http.get(slow).json["done"] >= 2, what="the slow job", timeout_s=15)
+
+
 def test_too_many_open_jobs_are_a_429(api: Api, engine: Engine) -> None:
     for _ in range(20):
         engine.bulk.begin(BulkWish(action="dlq.discard", wanted=DeadFilter()), Actor("x"))

@@ -38,7 +38,7 @@ LOOKS_A_STEP = 300
 LEASE_MS = 10_000
 """For how long a job is its runner's after each step."""
 MAX_IDS = 1_000
-MAX_RATE = 10_000.0
+MIN_RATE, MAX_RATE = 0.1, 10_000.0
 _PURGED = (Status.PENDING, Status.RETRYING, Status.QUEUED)
 _TASK_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -166,8 +166,8 @@ def check_wish(wish: BulkWish) -> None:
     """Refuse a wish that cannot be. Raises InvalidTask naming what is wrong."""
     check_place(wish.queue)
     check_place(wish.to_queue, wish.to_priority)
-    if wish.rate is not None and not 0 < wish.rate <= MAX_RATE:
-        raise _invalid("/rate", f"must be a number above 0 and up to {MAX_RATE:g}")
+    if wish.rate is not None and not MIN_RATE <= wish.rate <= MAX_RATE:
+        raise _invalid("/rate", f"must be a number from {MIN_RATE:g} to {MAX_RATE:g}")
     if len(wish.task_ids) > MAX_IDS:
         raise _invalid("/task_ids", f"must be at most {MAX_IDS}; use a filter for more")
     if not all(len(one) == ID_CHARS and _TASK_ID.fullmatch(one) for one in wish.task_ids):

@@ -40,12 +40,14 @@ def run_job(
     while not stopped.is_set() and time.monotonic() < give_up_at:
         began = time.monotonic()
         step = jobs.step(job, runner, pace.allowed(began))
+        if step.code == "GONE":
+            return job
         now = time.monotonic()
         if watch is not None and (now - shown_at > 0.25 or step.code != "RUNNING"):
             shown_at = now
             watch(jobs.get(job.bulk_id))
         if step.code != "RUNNING":
-            return job if step.code == "GONE" else jobs.get(job.bulk_id)
+            return jobs.get(job.bulk_id)
         pace.did(step.changed, began, now)
         breath_s = min(now - began, LONGEST_BREATH_S)  # half of the time is for others
         stopped.wait(min(max(breath_s, pace.due_in(time.monotonic())), LONGEST_WAIT_S, max(0.0, give_up_at - now)))
@@ -59,15 +61,17 @@ class _Pace:
     def __init__(self, rate: float | None) -> None:
         """rate: tasks a second; None for no limit."""
         self._rate = rate
-        self._due = 0.0
         self._size = FIRST_STEP
+        # who did it before may have done some in this very moment
+        self._due = 0.0 if rate is None else time.monotonic() + self._batch(rate) / rate
+
+    def _batch(self, rate: float) -> int:
+        return max(1, min(self._size, math.floor(rate / 5)))
 
     def allowed(self, now: float) -> int:
         if self._rate is None:
             return self._size
-        if now < self._due:
-            return 0
-        return max(1, min(self._size, math.floor(self._rate / 5)))
+        return 0 if now < self._due else self._batch(self._rate)
 
     def did(self, number: int, began: float, ended: float) -> None:
         """number: how many tasks a step has changed, from `began` to `ended`."""

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from dtq.bulk import Action, BulkWish
-from dtq.bulk.jobs import MAX_RATE
+from dtq.bulk.jobs import MAX_RATE, MIN_RATE
 from dtq.commands.console import (
     F,
     Failure,
@@ -121,9 +121,7 @@ def _ids(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 
 task_ids_argument = click.argument("task_ids", nargs=-1, metavar="[TASK_ID]...", callback=_ids)
 all_option = click.option("--all", "everything", is_flag=True, help="All dead letters.")
-rate_option = click.option(
-    "--rate", type=click.FloatRange(0, MAX_RATE, min_open=True), help="At most so many a second."
-)
+rate_option = click.option("--rate", type=click.FloatRange(MIN_RATE, MAX_RATE), help="At most so many a second.")
 
 
 @dlq.command("requeue")

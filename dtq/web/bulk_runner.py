@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 5.0
 """How often a process looks for jobs that nobody works on."""
 JOIN_S = 5.0
+TURN_S = 5.0
+"""For how long a job goes on before others have their turn: a slow one must not hold up a short one."""
 
 
 class BulkRunner:
@@ -47,24 +49,26 @@ class BulkRunner:
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def step(self) -> None:
-        """Do the jobs that wait now. Raises RedisUnavailable."""
+    def step(self) -> bool:
+        """Carry on each of the jobs that wait now. Returns whether one is not done. Raises RedisUnavailable."""
         client, stopping = self._shared.client, self._shared.stopping
+        left = False
         for job in client.bulk.waiting():
             if stopping.is_set():
-                return
-            log.info("a bulk job goes on", extra={"bulk_id": job.bulk_id, "action": job.wish.action, "done": job.done})
-            client.run_bulk(job, stop=stopping)
+                return False
+            turn_s = TURN_S + (0.0 if job.wish.rate is None else 1 / job.wish.rate)
+            left |= not client.run_bulk(job, stop=stopping, within_s=turn_s).ended
+        return left
 
     def _run(self) -> None:
+        busy = False
         while not self._shared.stopping.is_set():
-            self._nudged.wait(LOOK_S)
+            self._nudged.wait(0 if busy else LOOK_S)
             self._nudged.clear()
-            if self._shared.stopping.is_set():
-                return
             try:
-                self.step()
-            except RedisUnavailable:
-                pass  # the requests say so; the jobs are looked for again
+                busy = not self._shared.stopping.is_set() and self.step()
+            except RedisUnavailable:  # the requests say so; the jobs are looked for again
+                busy = False
             except Exception:  # a service outlives a bad step
+                busy = False
                 log.exception("bulk jobs could not be carried on")

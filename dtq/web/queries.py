@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from flask import request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dtq.bulk.jobs import MAX_IDS, MAX_RATE
+from dtq.bulk.jobs import MAX_IDS, MAX_RATE, MIN_RATE
 from dtq.deadletters import DeadFilter
 from dtq.errors import InvalidRequest
 from dtq.model import DeadReason
@@ -154,8 +154,8 @@ class DeadPurgeBody(BulkOptions):
         default=None, min_length=1, max_length=MAX_IDS, description=f"1 to {MAX_IDS} task ids of 32 hexadecimal digits"
     )
     filter: DeadFilterQuery | None = Field(default=None, description="an object")
-    rate: Annotated[float, Field(gt=0, le=MAX_RATE, allow_inf_nan=False)] | None = Field(
-        default=None, description=f"a number above 0 and up to {MAX_RATE:g}: at most so many a second"
+    rate: Annotated[float, Field(ge=MIN_RATE, le=MAX_RATE, allow_inf_nan=False)] | None = Field(
+        default=None, description=f"a number from {MIN_RATE:g} to {MAX_RATE:g}: at most so many a second"
     )
 
 
