@@ -11,7 +11,8 @@ import pytest
 from dtq.encoding import accepted_task
 from dtq.states import Status
 from dtq.submission import Submission
-from tests.chaos.count import Reckoning, _check, read_ledger
+from tests.chaos.count import Reckoning, _check
+from tests.support.ledger import read as read_ledger
 
 DONE = replace(
     accepted_task("t1", Submission(task_type="quick"), 1_000_000_000_000),

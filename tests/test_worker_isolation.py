@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,41 @@ def test_a_process_that_cannot_start_fails_the_attempt(server, client, module, t
         assert run(client, "thread.echo").result == os.getpid()
     finally:
         made.stop(now=True)
+
+
+def test_the_word_of_another_task_is_not_taken_for_this_ones(worker, client):
+    """A copy that a handler forked may speak on the same connection, and late."""
+    run(client, "iso.who")
+    runner = next(one for one in worker.supervisor.pool._runners if one._isolated is not None)
+    isolated = runner._isolated
+    waits = isolated._waits
+
+    def with_a_late_word(connection):
+        found = waits(connection)
+        ours, theirs = Pipe()
+        theirs.send_bytes(messages.encode("done", claim=["0" * 32, 2], outcome={"kind": "succeed"}))
+        isolated._connection = _Two(ours, connection)
+        return found
+
+    isolated._waits = with_a_late_word
+    results = [run(client, "iso.who", {"n": n}) for n in range(4)]
+    assert [one.result["payload"] for one in results] == [{"n": n} for n in range(4)]
+
+
+class _Two:
+    """Reads from the first connection while there is something, else from the second; writes to the second."""
+
+    def __init__(self, first, second):
+        self._first, self._second = first, getattr(second, "_second", second)
+
+    def __getattr__(self, name):
+        return getattr(self._second, name)
+
+    def poll(self, timeout=0.0):
+        return self._first.poll() or self._second.poll(timeout)
+
+    def recv_bytes(self):
+        return (self._first if self._first.poll() else self._second).recv_bytes()
 
 
 def test_claims_and_outcomes_survive_the_way_between_the_processes():

@@ -233,6 +233,23 @@ def test_a_dead_runner_is_replaced(unit, wait_until):
     assert unit.pool.threads == 2
 
 
+def test_the_job_of_a_dead_runner_is_left_to_others_and_its_slot_is_free_again(unit, wait_until):
+    """Whatever ended its thread: a lease that is renewed for nobody would hold the task for ever."""
+    unit.task("nap")(lambda payload, ctx: time.sleep(0.3))
+    unit.broker.add("nap")
+    unit.claim()
+    unit.pool.start()
+    runner = wait_until(lambda: next((one for one in unit.pool._runners if one.job), None), what="the start")
+    job = runner.job
+    runner._ended = True
+    wait_until(lambda: not runner.alive, what="the end of its thread")
+    runner.job, runner.finished, runner._ended = job, 0, False  # as if it had died in the middle
+    unit.state.holdings.add(job)
+    assert unit.pool.revive() == 1
+    assert len(unit.state.holdings) == 0
+    assert unit.pool.outstanding == 0
+
+
 def test_failures_are_logged_with_their_ids(unit, caplog):
     @unit.task("odd")
     def odd(payload, ctx):

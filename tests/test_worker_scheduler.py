@@ -91,7 +91,7 @@ def test_full_batches_are_followed_by_the_next_at_once(leader, monkeypatch):
 def test_repairs_are_told(leader, monkeypatch, caplog):
     monkeypatch.setattr(leader.broker, "reconcile", lambda limit: Reconciliation(10, 3, True))
     leader.scheduler.step()
-    assert "put 3 tasks back in place" in caplog.text
+    assert "put tasks back in place that their queues had lost: 3" in caplog.text
 
 
 def test_at_its_end_it_lets_another_worker_lead(leader, wait_until):

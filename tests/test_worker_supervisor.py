@@ -172,6 +172,27 @@ def test_claim_22_an_end_without_redis_is_bounded_and_says_what_it_left(make, wa
     assert "could not hand back 1 tasks" in caplog.text
 
 
+def test_outcomes_are_tried_to_be_recorded_as_long_as_the_drain_lasts(make, wait_until, monkeypatch):
+    """Everything is restarted at once: Redis comes back before the worker must be gone."""
+    monkeypatch.setattr(supervisor_module, "COMMIT_PATIENCE_S", 0.1)
+    worker = make(drain_timeout_s=20)
+    unit = worker.start()
+    wait_until(lambda: unit.broker.named("claim"), what="the first claim")
+    unit.broker.lose_reply = "claim"
+    task_id = unit.broker.add("echo")
+    worker.unit.task("nap")(lambda payload, ctx: time.sleep(0.2))
+    nap_id = unit.broker.add("nap")
+    wait_until(lambda: unit.broker.status(nap_id) is Status.RUNNING and unit.pool.running(), what="the start")
+    unit.broker.away = True
+    unit.supervisor.stop()
+    time.sleep(1.0)
+    assert worker.thread.is_alive()
+    unit.broker.away = False
+    assert worker.end() == ExitCode.CLEAN
+    assert unit.broker.status(nap_id) is Status.SUCCEEDED
+    assert unit.broker.status(task_id) in (Status.SUCCEEDED, Status.QUEUED)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("service", ["fetcher", "ticker", "scheduler", "committer", "watchdog"])
 def test_life_04_a_thread_that_dies_is_started_again(make, wait_until, service):

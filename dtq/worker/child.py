@@ -1,11 +1,12 @@
-"""The process of isolated handlers: `python -m dtq.worker.child <descriptor>`, started by `isolation` alone.
+"""The process of isolated handlers: `python -m dtq.worker.child <connection> <life>`, started by `isolation` alone.
 
 Its main thread runs handlers; another one listens to the worker, and ends the process and its children when the worker
-is gone. Imports little: a child is started for each slot that runs isolated handlers.
+is gone or stands still. Imports little: a child is started for each slot that runs isolated handlers.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -32,11 +33,18 @@ if TYPE_CHECKING:
     from dtq.client import Client
 
 
+IDLE_LOOK_S = 5.0
+"""How often a child without work looks whether its worker is there."""
+
+
 class Child:
     """Runs what the worker sends, one task at a time."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._parent = os.getppid()
+        self._lease_s = math.inf
+        self._heard_at = time.monotonic()
         self._sending = threading.Lock()
         self._work: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
         self._guard = Guard(math.inf, lambda moment: None)
@@ -47,17 +55,17 @@ class Child:
     def serve(self) -> None:
         """Work until the worker is gone."""
         setup = messages.decode(self._connection.recv_bytes())
+        self._lease_s = setup["lease_s"]
         rules = _prepare(setup)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
         self._send("ready")
         while True:
             message = self._work.get()
+            claim = messages.claim_from_dict(message["claim"])
             with tracing.continuing(trace.from_json(message["trace"] or {})):
-                outcome = self._run(
-                    messages.claim_from_dict(message["claim"]), message["limit_s"], setup["worker_id"], rules
-                )
+                outcome = self._run(claim, message["limit_s"], setup["worker_id"], rules)
             self._busy = False
-            self._send("done", outcome=messages.outcome_as_dict(outcome))
+            self._send("done", claim=[claim.task_id, claim.seq], outcome=messages.outcome_as_dict(outcome))
 
     def _run(self, claim: Claim, limit_s: float, worker_id: str, rules: Rules) -> Outcome:
         handler = registry.default.get(claim.task_type)
@@ -79,8 +87,10 @@ class Child:
     def _listen(self) -> None:
         try:
             while True:
-                if self._connection.poll(PROGRESS_INTERVAL_S / 5 if self._busy else None):
+                if self._connection.poll(PROGRESS_INTERVAL_S / 5 if self._busy else IDLE_LOOK_S):
                     self._take(messages.decode(self._connection.recv_bytes()))
+                elif self._left_alone():
+                    end_group()
                 context = self._context
                 if context is not None:
                     context.send_due_progress(time.monotonic())
@@ -88,7 +98,12 @@ class Child:
         except (EOFError, OSError):
             end_group()
 
+    def _left_alone(self) -> bool:
+        """Whether the worker is gone, also if others have its end of the connection; or its claims must be over."""
+        return os.getppid() != self._parent or (self._busy and time.monotonic() - self._heard_at > self._lease_s)
+
     def _take(self, message: Mapping[str, Any]) -> None:
+        self._heard_at = time.monotonic()
         if message["kind"] == "run":
             self._busy = True
             self._work.put(message)
@@ -137,6 +152,18 @@ def _client(told: Mapping[str, str]) -> Client:
     return Client(settings=load_settings(**told))
 
 
+def end_with_worker(life: int) -> None:
+    """Let the kernel end this process and its children when the other end of a pipe closes.
+
+    The listener sees the worker's end too, but not while a handler holds the interpreter inside a call of C. Where the
+    kernel cannot do it (F_SETSIG is Linux's), the listener is all there is.
+    """
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def end_group() -> None:
     """End this process and everything that it has started."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -145,8 +172,12 @@ def end_group() -> None:
 def main() -> None:
     """Serve the worker at the other end of the descriptor that was inherited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection, life = map(int, sys.argv[1:3])
+    for inherited in (connection, life):
+        os.set_inheritable(inherited, False)  # what a handler starts has no business with them
+    end_with_worker(life)
     try:
-        Child(Connection(int(sys.argv[1]))).serve()
+        Child(Connection(connection)).serve()
     except (EOFError, OSError):
         end_group()
 

@@ -13,7 +13,7 @@ from dtq.states import Disposition, Status
 from dtq.worker.context import TaskContext
 from dtq.worker.outcomes import OutcomeLog
 from dtq.worker.service import Service
-from dtq.worker.state import Job, WorkerState, and_others, ids
+from dtq.worker.state import Job, WorkerState, ids
 
 log = logging.getLogger(__name__)
 
@@ -140,11 +140,7 @@ class Committer(Service):
         self._state.stats.stale += len(jobs)
         unsaid = [job for job in jobs if not job.lost]
         if unsaid:
-            log.warning(
-                "the claim was over before its outcome was recorded; nothing was written%s",
-                and_others(unsaid),
-                extra=ids(unsaid[0]),
-            )
+            self._state.claims_over.add(len(unsaid), ids(unsaid[0]))
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         stats = self._state.stats

@@ -2,6 +2,10 @@
 
 The child is a fresh interpreter in a session of its own, never a fork: this process has threads. It imports the modules
 of DTQ_TASKS by itself (see `child`). What it does wrong, crashing included, fails the attempt and not the worker.
+
+A child must not outlive the claim that it works under. It holds one end of a pipe whose other end is the worker's: when
+that closes the kernel kills it. And it is told now and then that the worker is alive: when it has heard nothing for the
+length of a lease it ends by itself, since a worker that stands still loses its claims.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -43,6 +48,10 @@ class IsolatedProcess:
         self._rules = rules
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._life = -1
+        """The writing end of the pipe whose end ends the child."""
+        self._told_at = 0.0
+        """When the child last heard of this worker, monotonic."""
 
     def run(self, job: Job, handler: Handler, limit_s: float) -> Outcome | None:
         """Run the handler of a job in the child. Returns None when the claim is over, or the worker shuts down.
@@ -58,7 +67,7 @@ class IsolatedProcess:
             told = None if belongs_to is None else belongs_to.as_json()
             claim = messages.claim_as_dict(job.claim)
             connection.send_bytes(messages.encode("run", claim=claim, limit_s=limit_s, trace=told))
-            began = time.monotonic()
+            self._told_at = began = time.monotonic()
             return self._wait(job, handler, connection, began + limit_s)
         except (EOFError, OSError):
             return self._died(job, handler, began)
@@ -67,12 +76,14 @@ class IsolatedProcess:
         """Kill the child and its children. Returns how the child ended, None when there was none."""
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
+        life, self._life = self._life, -1
         if connection is not None:
             connection.close()
         if process is None:
             return None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # not yet waited for: the number is still this child's
+        os.close(life)
         return process.wait()
 
     def _ready_connection(self, job: Job) -> Connection | None:
@@ -80,16 +91,7 @@ class IsolatedProcess:
         if self._connection is not None and self._waits(self._connection):
             return self._connection
         self.close()
-        ours, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "dtq.worker.child", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-            )
-        self._connection = ours
+        ours = self._connection = self._start()
         ours.send_bytes(messages.encode("setup", **self._setup()))
         give_up_at = time.monotonic() + START_LIMIT_S
         while not ours.poll(POLL_S):
@@ -98,6 +100,28 @@ class IsolatedProcess:
             if time.monotonic() >= give_up_at:
                 raise EOFError
         ours.recv_bytes()
+        return ours
+
+    def _start(self) -> Connection:
+        ours, theirs = Pipe()
+        end, self._life = os.pipe()
+        inherited = (theirs.fileno(), end)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dtq.worker.child", *map(str, inherited)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+            )
+        except BaseException:
+            os.close(self._life)
+            self._life = -1
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(end)
         return ours
 
     def _waits(self, connection: Connection) -> bool:
@@ -115,6 +139,7 @@ class IsolatedProcess:
             "tasks": settings.tasks,
             "path": sys.path,
             "worker_id": self._state.worker_id,
+            "lease_s": self._state.lease_s,
             "backoff": [settings.retry_base_delay, settings.retry_max_delay, settings.retry_jitter],
             "max_attempts": self._rules.max_attempts,
             "result_max_bytes": self._rules.result_max_bytes,
@@ -132,7 +157,7 @@ class IsolatedProcess:
         while True:
             if connection.poll(max(0.0, min(POLL_S, deadline - time.monotonic()))):
                 message = messages.decode(connection.recv_bytes())
-                if message["kind"] == "done":
+                if message["kind"] == "done" and message["claim"] == [job.claim.task_id, job.claim.seq]:
                     return (
                         None
                         if job.released and message["outcome"]["kind"] != "succeed"
@@ -141,6 +166,7 @@ class IsolatedProcess:
                 self._take_progress(job, message)
                 continue
             now = time.monotonic()
+            self._say_alive(connection, now)
             if job.cancelled and kill_at is None:
                 connection.send_bytes(messages.encode("cancel"))
                 kill_at = now if job.lost or job.released else now + CANCEL_PATIENCE_S
@@ -150,6 +176,15 @@ class IsolatedProcess:
             if now >= deadline:
                 self.close()
                 return self._timed_out(job, handler, began)
+
+    def _say_alive(self, connection: Connection, now: float) -> None:
+        if now - self._told_at < self._state.lease_s / 4:
+            return
+        poller = select.poll()
+        poller.register(connection.fileno(), select.POLLOUT)
+        if poller.poll(0):  # else it has not listened for long, and a full pipe would hold this runner up
+            connection.send_bytes(messages.encode("alive"))
+            self._told_at = now
 
     def _outcome(self, job: Job, message: Mapping[str, Any]) -> Outcome:
         return messages.outcome_from_dict(job.claim, message["outcome"])

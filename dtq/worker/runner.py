@@ -171,12 +171,10 @@ class Runner:
             self._finish(job, outcome)
 
     def _leave_to_others(self, job: Job) -> None:
-        state, now = self._state, time.monotonic()
-        if now - state.stood_still_at > state.lease_s:  # said once, however many jobs wait
-            log.warning("this process stood still: a claim may be over, its task is left to others", extra=ids(job))
-        state.stood_still_at = now
-        state.stats.stale += 1
-        state.holdings.remove(job)
+        """This process stood still for longer than its lease: another worker may have the task by now."""
+        self._state.stats.stale += 1
+        self._state.claims_over.add(1, ids(job))
+        self._state.holdings.remove(job)
 
     def _call(self, job: Job, handler: Handler, payload: Any) -> Outcome | None:
         """Run the handler. Returns None when nothing is to be recorded: the claim is over, or the job given back."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dtq.errors import RedisUnavailable
 from dtq.redisio import Interrupted
+from dtq.worker.said import Summary
 from dtq.worker.service import Service
 from dtq.worker.state import WorkerState
 
@@ -48,6 +49,7 @@ class Scheduler(Service):
         self._sweep_at = 0.0
         self._reconcile_at = 0.0
         self._check_at = 0.0
+        self._repaired = Summary(log, "put tasks back in place that their queues had lost: %d")
 
     def lead(self, leads: bool) -> None:
         """Begin or cease to lead: the ticker has asked for the lock."""
@@ -111,7 +113,8 @@ class Scheduler(Service):
         """Do one step. Returns how long to wait for the next, seconds."""
         done = self._upkeep.reconcile(limit=RECONCILE_BATCH)
         if done.repaired:
-            log.warning("put %d tasks back in place that their queue had lost", done.repaired)
+            self._repaired.add(done.repaired, {})
+        self._repaired.flush()
         if done.repaired >= RECONCILE_BATCH // 2:
             return YIELD_S  # where much is lost, somebody waits for it
         if done.finished_round:

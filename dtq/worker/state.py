@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,10 +13,13 @@ from dtq.outage import Outage
 from dtq.registry import Registry
 from dtq.settings import Settings
 from dtq.worker.context import TaskContext
+from dtq.worker.said import Summary
 from dtq.worker.stats import Stats
 
 if TYPE_CHECKING:
     from dtq.broker import Broker
+
+log = logging.getLogger(__name__)
 
 Mode = Literal["running", "quiet", "draining"]
 
@@ -115,8 +118,10 @@ class WorkerState:
     started_at: float = field(default_factory=time.time)
     renewed_at: float = 0.0
     """When the last tick that succeeded began, monotonic: until then the leases of what was held are certain."""
-    stood_still_at: float = -math.inf
-    """When a job was last left to others because this process had stood still, monotonic."""
+    claims_over: Summary = field(
+        default_factory=lambda: Summary(log, "claims are over, others may have their tasks; nothing was written: %d")
+    )
+    """The ticker flushes it."""
     quiet: bool = False
     draining: bool = False
     exhausted: bool = False
@@ -143,11 +148,6 @@ class WorkerState:
     def accepting(self) -> bool:
         """Whether new tasks may be claimed."""
         return not (self.quiet or self.draining or self.exhausted)
-
-
-def and_others(jobs: Sequence[Job]) -> str:
-    """Return what follows a message about the first of several jobs: thousands are told in one line."""
-    return f" (and {len(jobs) - 1} more like it)" if len(jobs) > 1 else ""
 
 
 def ids(job: Job, outcome: Outcome | None = None) -> dict[str, object]:

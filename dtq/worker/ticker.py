@@ -14,7 +14,7 @@ from dtq.model import DEFAULT_MAX_ATTEMPTS, HandlerPolicy, WorkerInfo
 from dtq.worker.pool import Pool
 from dtq.worker.scheduler import Scheduler
 from dtq.worker.service import Service
-from dtq.worker.state import Job, WorkerState, and_others, ids
+from dtq.worker.state import Job, WorkerState, ids
 
 if TYPE_CHECKING:
     from dtq.broker import Tick
@@ -83,6 +83,7 @@ class Ticker(Service):
 
     def finish(self) -> None:
         """Take this worker off the list."""
+        self._state.claims_over.flush(now=True)
         if self._registered:
             self._state.broker.deregister(self._state.worker_id, self._state.queues)
 
@@ -116,6 +117,7 @@ class Ticker(Service):
             for job in held:
                 if job.claim.task_id in tick.cancelled:
                     self._pool.stop_handler(job)
+        state.claims_over.flush()
         self._scheduler.lead(tick.leader and not state.draining)
         if tick.command == "quiet" and not state.quiet:
             log.info("told to be quiet: nothing more is claimed")
@@ -130,11 +132,7 @@ class Ticker(Service):
         lost = [job for job in jobs if job.outcome is None and not job.lost and holdings.holds(job)]
         if not lost:
             return
-        log.warning(
-            "the claim of a task is over, another worker may have it; its result will be dropped%s",
-            and_others(lost),
-            extra=ids(lost[0]),
-        )
+        self._state.claims_over.add(len(lost), ids(lost[0]))
         self._state.stats.stale += len(lost)
         for job in lost:
             self._pool.stop_handler(job, lost=True)

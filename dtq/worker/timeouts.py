@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ class Guard:
         self._watch = watch
         self._lock = threading.Lock()
         self._thread_id = 0
+        self._process_id = os.getpid()
         self._armed = False
         self._subject: object = None
         self._pending = False
@@ -80,6 +82,8 @@ class Guard:
                     returned = True
                 except BaseException as raised:
                     self.error = raised
+                if os.getpid() != self._process_id:
+                    _end_copy(self.error)
                 self._disarm()
             except (TaskCancelled, TaskTimeout) as late:
                 self.error = self.error or late
@@ -164,6 +168,12 @@ class Guard:
             _set_async_exc(self._thread_id, _Settled)
             while True:  # it rises at the first turn
                 pass
+
+
+def _end_copy(error: BaseException | None) -> None:
+    """A handler has forked and came back in both processes: this one must not go on as if it were the worker."""
+    code = error.code if isinstance(error, SystemExit) else int(error is not None)
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 class Watchdog(Service):

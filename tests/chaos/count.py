@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from dtq.client import Client
 from dtq.errors import TaskNotFound
 from dtq.model import Task
 from dtq.states import Status
 from tests.chaos.fleet import LEASE_S, Fleet
+from tests.support.ledger import Run, read
 
 CLOCK_SLACK_S = 0.05
-
-
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """One run of a handler, from its line at the start to that at the end, or to the death of its process."""
-
-    pid: int
-    attempt: int
-    start: float
-    end: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +53,7 @@ class Reckoning:
 
 def reckon(client: Client, fleet: Fleet, accepted: Sequence[str], max_crashes: int = 3) -> Reckoning:
     """Compare the ids that were accepted with the records in Redis and the ledger."""
-    runs = read_ledger(fleet.ledger, fleet.died)
+    runs = read(fleet.ledger, fleet.died)
     result = Reckoning(accepted=len(accepted), statuses=Counter())
     for task_id in accepted:
         try:
@@ -98,21 +86,3 @@ def _check(
                 result.beside_a_frozen_worker += 1
             else:
                 result.two_at_once.append(task.task_id)
-
-
-def read_ledger(ledger: Path, died: Mapping[int, float]) -> dict[str, list[Run]]:
-    """Return the runs of every task in the order of their starts."""
-    runs: defaultdict[str, list[Run]] = defaultdict(list)
-    open_runs: dict[tuple[str, int, int], Run] = {}
-    for line in ledger.read_text().splitlines() if ledger.exists() else []:
-        entry: dict[str, Any] = json.loads(line)
-        name = (entry["task"], entry["pid"], entry["attempt"])
-        if entry["what"] == "start":
-            # without a line for its end, it ran until its process died at the latest
-            end = died.get(entry["pid"], entry["at"])
-            run = Run(pid=entry["pid"], attempt=entry["attempt"], start=entry["at"], end=end)
-            runs[entry["task"]].append(run)
-            open_runs[name] = run
-        elif name in open_runs:
-            open_runs.pop(name).end = entry["at"]
-    return {task_id: sorted(found, key=lambda run: run.start) for task_id, found in runs.items()}

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.support import PROJECT
+from tests.support.ledger import VARIABLE
 from tests.support.proxy import FlakyProxy
 from tests.support.servers import ServerProcess, find_program
 
@@ -50,7 +51,7 @@ class Fleet:
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         url = self.proxy.url if number % 2 else self.server.url  # half of them behind the proxy
-        environment = {**os.environ, **SETTINGS, "DTQ_REDIS_URL": url, "CHAOS_LEDGER": str(self.ledger)}
+        environment = {**os.environ, **SETTINGS, "DTQ_REDIS_URL": url, VARIABLE: str(self.ledger)}
         command = [sys.executable, str(PROJECT / "worker.py"), "--concurrency", "4", "--tasks", "tests.chaos.handlers"]
         with (self._directory / f"worker-{number}.log").open("ab") as log:
             return subprocess.Popen(command, env=environment, cwd=PROJECT, stdout=log, stderr=log)

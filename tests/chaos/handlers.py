@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
 from typing import Any
 
 from dtq import RetryableError, TaskContext, task
-
-_ledger = os.open(os.environ["CHAOS_LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-
-def _write(what: str, ctx: TaskContext) -> None:
-    line = {"what": what, "task": ctx.task_id, "attempt": ctx.attempt, "pid": os.getpid(), "at": time.time()}
-    os.write(_ledger, (json.dumps(line) + "\n").encode())
+from tests.support.ledger import write
 
 
 def _work(seconds: float, ctx: TaskContext) -> None:
-    _write("start", ctx)
+    write("start", ctx)
     try:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not ctx.cancelled:
             time.sleep(min(0.02, seconds))
     finally:
-        _write("end", ctx)
+        write("end", ctx)
 
 
 @task("quick")
@@ -54,5 +47,5 @@ def flaky(payload: dict[str, Any], ctx: TaskContext) -> str:
 @task("poison")
 def poison(payload: dict[str, Any], ctx: TaskContext) -> None:
     """Kill the worker."""
-    _write("start", ctx)
+    write("start", ctx)
     os._exit(9)
