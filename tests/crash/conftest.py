@@ -59,7 +59,8 @@ class Field:
         return task
 
     def running(self, task_id: str) -> None:
-        wait_until(lambda: self.task(task_id).status is Status.RUNNING, "the start", 15)
+        """Wait until a handler has begun: what was only claimed may still be handed back."""
+        wait_until(lambda: any(not run.ended for run in self.runs().get(task_id, [])), "the start", 15)
 
     def runs(self) -> dict[str, list[ledgers.Run]]:
         """What ran, by task."""
