@@ -54,6 +54,7 @@ _TEMPLATES: dict[str, str] = {
     "counted_queues": "counted:queues",
     "counted_types": "counted:types",
     "minute": "counter:{queue}:{minute}",
+    "gauges": "gauges:{minute}",
     "queues": "queues",
     "paused": "queue:{queue}:paused",
     "bulk": "bulk:{bulk_id}",
@@ -192,6 +193,10 @@ class Keys:
     def minute(self, queue: str, minute: int) -> str:
         """HASH. Counts of one minute (epoch seconds / 60), fields as in totals. Bound: expires after 25 h."""
         return self._name("minute", queue=queue, minute=minute)
+
+    def gauges(self, minute: int) -> str:
+        """HASH. The most that waited and ran in queues in a minute, fields `queue:what`. Bound: expires after 25 h."""
+        return self._name("gauges", minute=minute)
 
     def queues(self) -> str:
         """ZSET. Queues by time of last use in ms. Bound: DTQ_MAX_QUEUES."""

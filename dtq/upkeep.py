@@ -110,6 +110,12 @@ class Upkeep:
             self._scripts.run("sweep_queue", queue=queue, idle_ms=IDLE_QUEUE_MS)
         return looked_at
 
+    def sample(self) -> None:
+        """Note for the charts how much waits in each queue, and for how long."""
+        queues = self._queues()
+        for start in range(0, max(1, len(queues)), QUEUES_A_SCRIPT):  # no queue at all was seen, too
+            self._scripts.run("sample_queues", items=[(queue,) for queue in queues[start : start + QUEUES_A_SCRIPT]])
+
     def forget(self, worker_id: str, queues: Sequence[str]) -> int:
         """Remove a worker's consumers from queues, where nothing is pending. Returns in how many bands something is."""
         busy = 0

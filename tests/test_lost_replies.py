@@ -204,6 +204,8 @@ CASES: dict[str, Case] = {
     ),
     "list": Case("list_tasks", lambda e, _: e.queries.script_works()),
     "queue info": Case("queue_info", lambda e, _: e.queries.queue("default").depth, _running),
+    "counters": Case("read_minutes", lambda e, _: e.charts.hour(["default"]).counts("started"), _running),
+    "gauges": Case("read_gauges", lambda e, _: e.charts.hour(["default"]).most("running"), _running),
 }
 
 COUNTED: dict[str, Case] = {
@@ -214,6 +216,7 @@ COUNTED: dict[str, Case] = {
     "sweep workers, forget": Case("worker_forget", lambda e, _: e.broker.upkeep.sweep(), _stale_worker),
     "sweep workers, leave": Case("worker_leave", lambda e, _: e.broker.upkeep.sweep(), _stale_worker),
     "sweep queues": Case("sweep_queue", lambda e, _: e.broker.upkeep.sweep(), _idle_queue),
+    "sample": Case("sample_queues", lambda e, _: e.broker.upkeep.sample(), _running),
     "reconcile": Case("reconcile", lambda e, _: e.reconcile_all(), _lost_places),
     "settle": Case("task_settle", lambda e, _: e.broker.settle("w1", ["default"], []), _running),
 }

@@ -39,13 +39,13 @@ def test_who_does_not_lead_does_nothing(unit, monkeypatch):
 def test_the_leader_promotes_reclaims_sweeps_and_reconciles(leader):
     leader.broker.promotions = [Promotion(0, 0.01)] * 3
     leader.scheduler.step()
-    assert names(leader) == ["promote", "reclaim", "sweep", "check", "reconcile"]
+    assert names(leader) == ["promote", "reclaim", "sweep", "check", "sample", "reconcile"]
     leader.scheduler.step()
-    assert names(leader)[5:] == ["promote"], "the rest has its own rhythm"
+    assert names(leader)[6:] == ["promote"], "the rest has its own rhythm"
     leader.broker.leader_bell.set()  # the tick saw a lease that has ended
     leader.scheduler.step()
     leader.scheduler.step()
-    assert "reclaim" in names(leader)[5:]
+    assert "reclaim" in names(leader)[7:]
 
 
 def test_redis_15_a_backlog_is_moved_in_batches_without_sleeping(leader):

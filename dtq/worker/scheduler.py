@@ -22,6 +22,7 @@ PROMOTE_BATCH = 100
 RECLAIM_BATCH = 100
 SWEEP_BATCH = 200
 SWEEP_INTERVAL_S = 10.0
+SAMPLE_INTERVAL_S = 15.0
 RECONCILE_BATCH = 200
 RECONCILE_INTERVAL_S = 1.0
 RECONCILE_BUSY_S = 0.1
@@ -47,6 +48,7 @@ class Scheduler(Service):
         self._reclaim_wanted = True
         """The tick looks for ended leases, and rings."""
         self._sweep_at = 0.0
+        self._sample_at = 0.0
         self._reconcile_at = 0.0
         self._check_at = 0.0
         self._repaired = Summary(log, "put tasks back in place that their queues had lost: %d")
@@ -84,6 +86,9 @@ class Scheduler(Service):
             self._check_at = now + CHECK_INTERVAL_S
             if self._upkeep.check():
                 self._reconcile_at = now
+        if now >= self._sample_at:
+            self._upkeep.sample()
+            self._sample_at = now + SAMPLE_INTERVAL_S
         if now >= self._reconcile_at:
             self._reconcile_at = now + self._reconcile()
         if more:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from dtq.broker import Broker, ClaimBatch, Replay
 from dtq.bulk import BulkJobs
+from dtq.charts import Charts
 from dtq.control import Control
 from dtq.errors import DtqError
 from dtq.keys import Keys
@@ -52,6 +53,7 @@ class Engine:
         self.control = Control(server, self.settings)
         self.bulk = BulkJobs(server, self.settings)
         self.queries = Queries(server, self.settings)
+        self.charts = Charts(server, self.settings)
         self.keys: Keys = self.broker.keys
         self._numbers = itertools.count(1)
         self._limits = SubmissionLimits.from_settings(self.settings)

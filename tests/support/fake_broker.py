@@ -237,6 +237,9 @@ class FakeBroker:
         self._enter("check")
         return False
 
+    def sample(self) -> None:
+        self._enter("sample")
+
     def reconcile(self, limit: int = 200) -> Reconciliation:
         self._enter("reconcile", limit)
         return Reconciliation(0, 0, True)

@@ -219,6 +219,7 @@ def lifetime_rules(state: State, settings: Settings) -> list[tuple[str, str]]:
         (f"counter:({queue}|_other)", "bounded:30000"),
         ("counted:(queues|types)", "bounded:1000"),
         ("counter:[^:]+:[0-9]+", "ttl"),
+        ("gauges:[0-9]+", "ttl"),
         ("queues", f"bounded:{settings.max_queues}"),
         ("queue:[^:]+:paused", "always"),
         ("bulk:.*", "ttl"),
