@@ -16,6 +16,7 @@ import jsonschema
 from dtq import tracing
 from dtq.broker import Broker, Replay
 from dtq.bulk import BulkJobs
+from dtq.charts import Charts
 from dtq.control import Control
 from dtq.embedded import EmbeddedServer
 from dtq.errors import DtqError, InvalidTask, TaskNotFound, UnknownTaskType
@@ -61,6 +62,7 @@ class Client(Operators):
         self.control = Control(self.server, self.settings)
         self.bulk = BulkJobs(self.server, self.settings)
         self.queries = Queries(self.server, self.settings)
+        self.charts = Charts(self.server, self.settings)
         self.events = EventReader(self.server, self.settings)
         """What happens, as it happens: see `dtq.events`."""
         self._limits = SubmissionLimits.from_settings(self.settings)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from dtq.audit import AuditFilter, AuditPage, read_audit
@@ -22,6 +23,7 @@ from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.settings import Settings
 from dtq.states import BANDS, Status
+from dtq.taskquery import TaskQuery
 
 MAX_PAGE = 200
 QUEUES_A_SCRIPT = 50
@@ -37,8 +39,20 @@ class TaskFilter:
 
     queue: str | None = None
     status: Status | None = None
+    statuses: Sequence[Status] = ()
+    """Any of them; empty: any."""
     task_type: str | None = None
+    type_pattern: str | None = None
+    """With `*` for any characters."""
     tag: str | None = None
+    tags: Sequence[str] = ()
+    """All of them."""
+    error: str | None = None
+    """What the class or the message of the last error holds, in lower case."""
+    worker: str | None = None
+    priority: int | None = None
+    words: Sequence[str] = ()
+    """Each is in the id, the type, a tag or the last error; in lower case."""
     created_after: float | None = None
     """Seconds since the epoch, exclusive."""
     created_before: float | None = None
@@ -49,8 +63,49 @@ class TaskFilter:
             (self.task_type is None or task.task_type == self.task_type)
             and (self.tag is None or self.tag in task.tags)
             and (self.status is None or task.status is self.status)
+            and (not self.statuses or task.status in self.statuses)
             and (self.queue is None or task.queue == self.queue)
+            and (self.worker is None or task.worker_id == self.worker)
+            and (self.priority is None or task.priority == self.priority)
+            and (self.type_pattern is None or fnmatchcase(task.task_type, self.type_pattern))
+            and all(tag in task.tags for tag in self.tags)
+            and (self.error is None or self.error in _error_text(task))
+            and (not self.words or _has_words(task, self.words))
         )
+
+    @property
+    def indexed(self) -> bool:
+        """Whether indexes alone can tell what fits: then a page is never short."""
+        scanned = (self.task_type, self.tag, self.type_pattern, self.error, self.worker, self.priority)
+        return not (any(one is not None for one in scanned) or self.tags or self.words)
+
+    @classmethod
+    def of(cls, query: TaskQuery, now: float) -> TaskFilter:
+        """Return what a query asks for. now: seconds since the epoch on Redis's clock, for ages."""
+        exact = query.task_type is not None and "*" not in query.task_type
+        return cls(
+            queue=query.queue,
+            statuses=query.statuses,
+            task_type=query.task_type if exact else None,
+            type_pattern=None if exact else query.task_type,
+            tags=tuple(query.tags),
+            error=query.error,
+            worker=query.worker,
+            priority=query.priority,
+            words=tuple(query.words),
+            created_after=None if query.younger_than_s is None else now - query.younger_than_s,
+            created_before=None if query.older_than_s is None else now - query.older_than_s,
+        )
+
+
+def _error_text(task: Task) -> str:
+    error = task.error or {}
+    return f"{error.get('class', '')}: {error.get('message', '')}".lower()
+
+
+def _has_words(task: Task, words: Sequence[str]) -> bool:
+    text = " ".join((task.task_id, task.task_type, _error_text(task), *task.tags)).lower()
+    return all(word in text for word in words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +117,23 @@ class Page:
     """Where the next page begins; None at the end of the list."""
     looked_at: int
     """How many records were read for this page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskParts:
+    """A task whose large parts were read only so far, for people who look at it."""
+
+    task: Task | None
+    """Without payload and result; None when the record cannot be read: `fault` says why."""
+    fault: str
+    record: Mapping[str, str]
+    """The hash as it is."""
+    payload: bytes
+    """The first bytes of the payload's JSON."""
+    payload_bytes: int
+    """How many it has in all; 0 when it is gone."""
+    result: bytes
+    result_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +199,40 @@ class Queries:
             raise TaskNotFound(f"there is no task {task_id}: it never existed, or its retention ended", task_id=task_id)
         return task_from_redis(task_id, _fields(record), payload=payload, result=result, attempts=attempts)
 
+    def task_parts(self, task_id: str, most_bytes: int) -> TaskParts:
+        """Return a task, of its payload and its result at most so many bytes each. Raises TaskNotFound.
+
+        A record that cannot be read is no error here: it is what one wants to look at.
+        """
+        keys = self._keys
+        payload_key, result_key = keys.payload(task_id), keys.result(task_id)
+        flat, payload_bytes, payload, result_bytes, result, attempts = self._server.pipeline(
+            [
+                ("HGETALL", keys.task(task_id)),
+                ("STRLEN", payload_key),
+                ("GETRANGE", payload_key, 0, most_bytes - 1),
+                ("STRLEN", result_key),
+                ("GETRANGE", result_key, 0, most_bytes - 1),
+                ("LRANGE", keys.attempts(task_id), 0, -1),
+            ]
+        )
+        if not flat:
+            raise TaskNotFound(f"there is no task {task_id}: it never existed, or its retention ended", task_id=task_id)
+        record, task, fault = _fields(flat), None, ""
+        try:
+            task = task_from_redis(task_id, record, attempts=attempts, has_result=result_bytes > 0)
+        except (NewerSchema, Undecodable) as error:
+            fault = error.message
+        return TaskParts(
+            task=task,
+            fault=fault,
+            record={name.decode(errors="replace"): value.decode(errors="replace") for name, value in record.items()},
+            payload=payload,
+            payload_bytes=payload_bytes,
+            result=result,
+            result_bytes=result_bytes,
+        )
+
     def status(self, task_id: str) -> Status:
         """Return a task's status alone. Raises TaskNotFound, Undecodable."""
         status = self._server.call("HGET", self._keys.task(task_id), "status")
@@ -165,9 +271,14 @@ class Queries:
             step = min(2 * step, MAX_PAGE, MOST_LOOKED_AT - looked_at)  # a rare tag is not looked for one by one
         return Page(tasks=tasks, next_cursor=_cursor(place) if indexes else None, looked_at=looked_at)
 
+    def some_tasks(self, task_ids: Sequence[str]) -> list[Task | None]:
+        """Return tasks by their ids, at most MAX_PAGE, without their large parts; None for one that is not there."""
+        places = [(("", task_id), task_id) for task_id in task_ids[:MAX_PAGE]]
+        return [task for _, task in self._records(places)]
+
     def _indexes(self, wanted: TaskFilter) -> list[tuple[str, str]]:
         queues = [wanted.queue] if wanted.queue is not None else self.queue_names()
-        statuses = [wanted.status] if wanted.status is not None else list(Status)
+        statuses = [wanted.status] if wanted.status is not None else wanted.statuses or list(Status)
         return [(queue, status.value) for queue in queues for status in statuses]
 
     def _ids(

@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     )
     api_port: int = setting("The port that the web server listens on; 0: any free one.", 8000, ge=0, le=65_535)
     serve: Literal["all", "api", "dashboard"] = setting(
-        "Which part the web server serves. Not there yet: only all.", "all"
+        "Which part the web server serves: the API, the dashboard, or both.", "all"
     )
     web_processes: int = setting("Processes of the web server.", 1, ge=1, le=256)
     web_threads: int = setting("Threads of each process of the web server.", 32, ge=1, le=1000)
@@ -126,6 +126,20 @@ class Settings(BaseSettings):
         auto="one of its own, kept in `.dtq/`",
         pattern=r"^(?s:.{16,})?$",
         repr=False,
+    )
+
+    redact: Annotated[tuple[str, ...], NoDecode] = setting(
+        "What the dashboard hides: values of payloads, results and metadata whose key has one of these words in it, "
+        "whatever its case and punctuation. `none`: nothing.",
+        ("password", "passwd", "secret", "token", "api_key", "authorization", "cookie", "credential", "private_key"),
+        allowed="words, separated by commas, or none",
+    )
+    api_url: str = setting(
+        "Where callers reach the API, for the commands that the dashboard shows.",
+        "",
+        allowed="a URL that begins with http:// or https://",
+        auto="the dashboard's own address, or with DTQ_SERVE=dashboard http://127.0.0.1:8000",
+        pattern=r"^(https?://[^\s'\"<>]{1,200})?$",
     )
 
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = setting(
@@ -298,7 +312,12 @@ class Settings(BaseSettings):
             raise ValueError
         return tuple(host.lower() for host in hosts)
 
-    @field_validator("queues", "allowed_hosts", mode="before")
+    @field_validator("redact")
+    @classmethod
+    def _none_is_nothing(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        return () if words == ("none",) else words
+
+    @field_validator("queues", "allowed_hosts", "redact", mode="before")
     @classmethod
     def _split(cls, given: Any) -> Any:
         return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
@@ -370,8 +389,6 @@ class Settings(BaseSettings):
         faults = []
         if self.durable_writes:
             faults.append("DTQ_DURABLE_WRITES=true is not there yet; allowed: false")
-        if self.serve != "all":
-            faults.append(f"DTQ_SERVE={self.serve} is not there yet; allowed: all")
         return faults
 
     @property

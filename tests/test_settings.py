@@ -277,7 +277,7 @@ def test_all_that_does_not_go_together_is_told_at_once() -> None:
     assert len(refusal(heartbeat_interval_s=10, retry_max_delay=0, image=True)) == 3
 
 
-@pytest.mark.parametrize("given", [{"durable_writes": True}, {"serve": "dashboard"}])
+@pytest.mark.parametrize("given", [{"durable_writes": True}])
 def test_what_would_protect_but_is_not_there_yet_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="is not there yet"):
         load_settings(**given)

@@ -1,6 +1,6 @@
 --[[ sample_queues: notes how much waits and runs in queues, and how long the longest has waited, for the charts
 A minute keeps the most that was seen in it. Counters cannot tell these later; so the leader looks a few times a minute.
-A repeat notes the same.
+Returns 1; a repeat notes the same.
 ]]
 --@include clock longest
 --@args

@@ -8,7 +8,7 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from dtq.settings import Settings, load_settings
-from dtq.web import admin, audit, bulk, dead, events, health, http, meters, metrics, openapi, problem, tasks
+from dtq.web import admin, audit, bulk, dashboard, dead, events, health, http, meters, metrics, openapi, problem, tasks
 from dtq.web.engine import Engine
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ def create_app(settings: Settings | None = None, client: Client | None = None) -
     problem.register(app)
     http.register(app)
     meters.register(app)
-    for blueprint in (tasks.bp, dead.bp, bulk.bp, admin.bp, audit.bp, events.bp, openapi.bp, health.bp, metrics.bp):
+    serve = shared.settings.serve
+    for blueprint in (health.bp, metrics.bp):
         app.register_blueprint(blueprint)
+    if serve != "dashboard":
+        for blueprint in (tasks.bp, dead.bp, bulk.bp, admin.bp, audit.bp, events.bp, openapi.bp):
+            app.register_blueprint(blueprint)
+    if serve == "api":
+        app.register_blueprint(health.root_bp)
+    else:
+        dashboard.register(app)
     return app

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     pass
 
 bp = Blueprint("health", __name__)
+root_bp = Blueprint("root", __name__)
+"""What stands at the root where the dashboard is not served."""
 
 ROOT = f"""dtq {__version__} is running.
 
@@ -29,7 +31,7 @@ figures         GET  /metrics  for Prometheus
 """
 
 
-@bp.get("/")
+@root_bp.get("/")
 def root() -> Response:
     """Say what this is and where to go on."""
     return Response(ROOT, content_type="text/plain; charset=utf-8")

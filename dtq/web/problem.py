@@ -53,7 +53,7 @@ def answer_problem(document: Mapping[str, Any], headers: Mapping[str, str] | Non
 def register(app: Flask) -> None:
     """Let every error of the app end as a problem document."""
     app.register_error_handler(DtqError, _on_dtq_error)
-    app.register_error_handler(HTTPException, _on_http_error)
+    app.register_error_handler(HTTPException, on_http_error)
     app.register_error_handler(Exception, _on_surprise)
 
 
@@ -71,6 +71,11 @@ class _AwayLog:
 
 
 _away = _AwayLog()
+
+
+def log_away(error: RedisUnavailable) -> None:
+    """Say in the log that Redis is away, unless that was said just now."""
+    _away.warn(error)
 
 
 def _on_dtq_error(error: DtqError) -> Response:
@@ -95,8 +100,8 @@ def _headers(error: DtqError) -> dict[str, str]:
     return {}
 
 
-def _on_http_error(error: HTTPException) -> Response:
-    """What Flask itself refuses: an unknown path, a wrong method."""
+def on_http_error(error: HTTPException) -> Response:
+    """Answer what Flask itself refuses: an unknown path, a wrong method."""
     response = error.get_response()
     if response.status_code < 400:  # a redirect
         return Response(response.get_data(), response.status_code, dict(response.headers))

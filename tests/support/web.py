@@ -85,7 +85,7 @@ class Api:
 @contextmanager
 def running_api(redis_url: str, **settings: Any) -> Iterator[Api]:
     """An application on a server, and what belongs to it."""
-    loaded = load_settings(env_file=None, redis_url=redis_url, **settings)
+    loaded = load_settings(env_file=None, redis_url=redis_url, **{"serve": "api", **settings})
     with Client(settings=loaded) as client:
         app = create_app(loaded, client)
         try:
