@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 
 from dtq.errors import DtqError, RedisUnavailable
 from dtq.events import Event, SubscriptionEnded
@@ -207,9 +206,13 @@ class Hub:
         look = self._drawing.look()
         for screen, watching in screens.items():
             fragments: Mapping[str, str] = {}
-            with suppress(DtqError):  # what it shows is gone: it stays as it was
-                rows = None if touched.all or any(tab.bare for tab in watching) else touched.tasks
+            rows = None if touched.all or any(tab.bare for tab in watching) else touched.tasks
+            try:
                 fragments = self._drawing.draw(screen, look, rows)
+            except RedisUnavailable:
+                raise
+            except DtqError:  # what it shows is gone: it stays as it was
+                pass
             for tab in watching:
                 tab.offer(screen, fragments, {"at": round(look.now, 3)})
         return True
