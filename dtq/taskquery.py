@@ -21,6 +21,7 @@ MAX_CLAUSES = 20
 _CLAUSE = re.compile(
     r'(?P<key>[a-z_]+)(?P<sign>[:<>])(?P<value>"(?:[^"\\]|\\.)*"?|\S*)|(?P<word>"(?:[^"\\]|\\.)*"?|\S+)'
 )
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ESCAPED = re.compile(r"\\(.)")
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)")
 _Reader = Callable[["TaskQuery", str, str], None]
@@ -102,7 +103,7 @@ def quoted(value: str) -> str:
 def _plain(value: str) -> str:
     if not value.startswith('"'):
         return value
-    if len(value) < 2 or not value.endswith('"') or value.endswith('\\"'):
+    if not _QUOTED.fullmatch(value):
         raise ValueError("the quotation does not end")
     return _ESCAPED.sub(r"\1", value[1:-1])
 

@@ -404,7 +404,7 @@ def test_tasks_are_cancelled_requeued_and_discarded(api: Api) -> None:
     assert "echo is queued again" in said(api)
     post(api, f"/dead/{dead[1]['task_id']}/discard")
     assert "given up" in said(api)
-    assert [api.get(task["task_id"])["status"] for task in (waiting, *dead)] == ["cancelled", "queued", "dead_lettered"]
+    assert [api.get(task["task_id"])["status"] for task in (waiting, *dead)] == ["cancelled", "queued", "failed"]
     running = api.claim()
     post(api, f"/tasks/{running.task_id}/cancel")
     assert "asked to cancel" in said(api)
