@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flask import Response, request
 
+from dtq.errors import QueueNotFound
 from dtq.keys import QUEUE_NAME
 from dtq.states import Status
 from dtq.web.auth import actor
 from dtq.web.dashboard.action import action, back
 from dtq.web.dashboard.flash import Said
 from dtq.web.engine import engine
-from dtq.web.errors import QueueNotFound
 from dtq.web.http import checked_task_id
 
 

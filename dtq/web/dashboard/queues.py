@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dtq.attention import starved_bands
+from dtq.errors import QueueNotFound
 from dtq.keys import QUEUE_NAME
 from dtq.states import BANDS
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
-from dtq.web.errors import QueueNotFound
 
 A_PAGE = 50
 """Queues on one page."""
