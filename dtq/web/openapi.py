@@ -34,11 +34,11 @@ _REQUEST_HEADERS: dict[str, dict[str, Any]] = {
     },
     "traceparent": {
         "description": "W3C trace context: kept with the task, for its handler. What is none is passed over.",
-        "schema": {"type": "string", "maxLength": 255},
+        "schema": {"type": "string"},
     },
     "tracestate": {
-        "description": "W3C trace context, beside `traceparent`.",
-        "schema": {"type": "string", "maxLength": 512},
+        "description": "W3C trace context, beside `traceparent`; passed over beyond 512 characters.",
+        "schema": {"type": "string"},
     },
 }
 _ANSWER_HEADERS: dict[str, dict[str, Any]] = {
