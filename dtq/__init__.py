@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dtq.errors import Snooze as Snooze
     from dtq.errors import TaskCancelled as TaskCancelled
     from dtq.errors import TaskTimeout as TaskTimeout
+    from dtq.model import Actor as Actor
     from dtq.model import Task as Task
     from dtq.registry import task as task
     from dtq.states import Status as Status
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Actor": "dtq.model",
     "Client": "dtq.client",
     "ConfigurationError": "dtq.errors",
     "DtqError": "dtq.errors",
@@ -54,6 +56,7 @@ __all__ = [  # noqa: RUF022 - as a reader meets them
     "TaskCancelled",
     "idempotent_operation",
     "Client",
+    "Actor",
     "Task",
     "Status",
     "DtqError",
