@@ -10,6 +10,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from dtq.settings import Settings, load_settings
 from dtq.web import admin, audit, bulk, dashboard, dead, events, health, http, meters, metrics, openapi, problem, tasks
 from dtq.web.engine import Engine
+from dtq.web.intake import Intake
 
 if TYPE_CHECKING:
     from dtq.client import Client
@@ -24,12 +25,14 @@ def create_app(settings: Settings | None = None, client: Client | None = None) -
     """
     app = Flask("dtq", static_folder=None)
     shared = app.extensions["dtq"] = Engine(settings or load_settings(), client)
+    serve = shared.settings.serve
+    if serve != "dashboard":
+        app.wsgi_app = Intake(shared, app.wsgi_app)  # type: ignore[method-assign]
     if proxies := shared.settings.trusted_proxies:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies, x_host=proxies)  # type: ignore[method-assign]
     problem.register(app)
     http.register(app)
     meters.register(app)
-    serve = shared.settings.serve
     for blueprint in (health.bp, metrics.bp):
         app.register_blueprint(blueprint)
     if serve != "dashboard":

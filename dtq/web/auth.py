@@ -14,7 +14,7 @@ from flask import g, request
 from dtq.apikeys import ROLES, ApiKey, Role
 from dtq.errors import KeyMissing, KeyWrong, RoleTooSmall
 from dtq.model import Actor
-from dtq.web.engine import engine
+from dtq.web.engine import Engine, engine
 from dtq.web.http import request_id
 from dtq.web.origin import refuse_foreign_host, refuse_other_sites
 
@@ -68,7 +68,11 @@ def allow(need: Need) -> None:
 
 def needs_key(need: Need) -> bool:
     """Whether a call needs a key here: there are keys, and DTQ_PROTECT covers it."""
-    shared = engine()
+    return protects(engine(), need)
+
+
+def protects(shared: Engine, need: Need) -> bool:
+    """Whether calls need a key at a server with these settings."""
     return shared.keys.asks and need in _PROTECTED[shared.settings.protect]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +11,7 @@ from flask import Flask, Response, request
 from werkzeug.datastructures import Headers
 from werkzeug.http import parse_options_header
 from werkzeug.routing import BaseConverter
+from werkzeug.sansio.utils import get_content_length
 
 from dtq.errors import InvalidRequest, PayloadTooLarge, TaskNotFound
 from dtq.strictjson import dump_json, fault
@@ -48,11 +49,17 @@ def checked_task_id(task_id: str) -> str:
 
 def request_id() -> str:
     """Return the id of the request: the caller's `X-Request-ID` if that is safe to repeat, else one of our own."""
-    environ = request.environ
+    return request_id_of(request.environ)
+
+
+def request_id_of(environ: WSGIEnvironment) -> str:
+    """Return the id of the request with this environment."""
     known = environ.get(_ID_KEY)
     if known is None:
-        offered = environ.get("HTTP_X_REQUEST_ID", "")
-        known = environ[_ID_KEY] = offered if _SAFE_ID.fullmatch(offered) else os.urandom(12).hex()
+        offered = environ.get("HTTP_X_REQUEST_ID")
+        if offered is None or not _SAFE_ID.fullmatch(offered):
+            offered = f"{random.getrandbits(96):024x}"  # tells requests apart, and protects nothing
+        known = environ[_ID_KEY] = offered
     return cast(str, known)
 
 
@@ -63,12 +70,19 @@ def register(app: Flask) -> None:
 
 
 def _finish(response: Response) -> Response:
-    headers = response.headers
-    headers.add("X-Request-ID", request_id())
-    headers.add("X-Content-Type-Options", "nosniff")
-    if "Cache-Control" not in headers:
-        headers.add("Cache-Control", "no-store")
+    for name, value in common_headers(request.environ):
+        if name not in response.headers:
+            response.headers.add(name, value)
     return response
+
+
+def common_headers(environ: WSGIEnvironment) -> list[tuple[str, str]]:
+    """Return the headers that every response has, unless the view says otherwise."""
+    return [
+        ("X-Request-ID", request_id_of(environ)),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Cache-Control", "no-store"),
+    ]
 
 
 class FinishedResponse(Response):
@@ -86,25 +100,30 @@ def answer(
     content_type: str = "application/json",
 ) -> Response:
     """Return a JSON response. headers: plain ASCII."""
-    body = dump_json(value) + b"\n"  # a shell's prompt begins on a line of its own
+    body = json_body(value)
     response = FinishedResponse(body, status, headers, content_type=content_type)
     response.headers["Content-Length"] = str(len(body))
     return response
 
 
-def read_json_body(limit: int) -> bytes:
+def json_body(value: Mapping[str, Any]) -> bytes:
+    """Return an answer as bytes."""
+    return dump_json(value) + b"\n"  # a shell's prompt begins on a line of its own
+
+
+def read_json_body(environ: WSGIEnvironment, limit: int) -> bytes:
     """Return the bytes of a body that says it is JSON and has at most `limit` bytes.
 
     Raises UnsupportedMediaType, PayloadTooLarge (before anything is read, if its length is announced), InvalidRequest
     when it breaks off.
     """
-    _require_json(request.environ.get("CONTENT_TYPE", ""))
-    return _read_body(limit)
+    _require_json(environ.get("CONTENT_TYPE", ""))
+    return _read_body(environ, limit)
 
 
 def read_optional_json_body(limit: int = MAX_SMALL_BODY_BYTES) -> bytes:
     """Return the bytes of a body as `read_json_body` does, or nothing when there is none."""
-    body = _read_body(limit)
+    body = _read_body(request.environ, limit)
     if body:
         _require_json(request.environ.get("CONTENT_TYPE", ""))
     return body
@@ -119,9 +138,8 @@ def _require_json(content_type: str) -> None:
         raise UnsupportedMediaType("send the body as Content-Type: application/json (UTF-8)")
 
 
-def _read_body(limit: int) -> bytes:
-    environ = request.environ
-    length = request.content_length
+def _read_body(environ: WSGIEnvironment, limit: int) -> bytes:
+    length = get_content_length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
     if length is None and "wsgi.input_terminated" not in environ:
         return b""  # no length and no end: no body
     if length is not None and length > limit:
@@ -147,13 +165,13 @@ def _too_large(limit: int) -> PayloadTooLarge:
     )
 
 
-def idempotency_key() -> str | None:
+def idempotency_key(environ: WSGIEnvironment) -> str | None:
     """Return the `Idempotency-Key` header, bare or as a quoted string (RFC 9651), or None without one.
 
     Both forms are the same key. Raises InvalidRequest for what begins with a quote and is no such string (parameters,
     several strings, more than ASCII), or bytes that are not UTF-8.
     """
-    header = request.environ.get("HTTP_IDEMPOTENCY_KEY")
+    header = environ.get("HTTP_IDEMPOTENCY_KEY")
     if header is None:
         return None
     try:

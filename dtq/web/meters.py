@@ -58,6 +58,11 @@ def rejected(error: DtqError, queue: str | None = None) -> None:
     _rejected.labels("_unknown" if queue is None else _bounded(queue), error.code.lower()).inc()
 
 
+def answered(method: str, route: str, status: int, took_s: float) -> None:
+    """Count a request. method and route: from a bounded set."""
+    _requests.labels(method, route, status).observe(took_s)
+
+
 def own_figures() -> Collector:
     """Return the figures of all processes of this web server, or of this process where there is but one."""
     if multiprocess.DIRECTORY not in os.environ:
@@ -75,7 +80,7 @@ def _end(response: Response) -> Response:
     rule = request.url_rule
     method = request.method if request.method in _METHODS else "other"
     took_s = time.perf_counter() - request.environ.get(_STARTED, time.perf_counter())
-    _requests.labels(method, "(none)" if rule is None else rule.rule, response.status_code).observe(took_s)
+    answered(method, "(none)" if rule is None else rule.rule, response.status_code, took_s)
     return response
 
 

@@ -8,12 +8,16 @@ request comes from (Sec-Fetch-Site, Origin); programs say nothing and are not co
 from __future__ import annotations
 
 import ipaddress
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from flask import request
 
-from dtq.web.engine import engine
+from dtq.web.engine import Engine, engine
 from dtq.web.errors import CrossSite, ForeignHost
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -42,18 +46,23 @@ def refuse_foreign_host() -> None:
     Which ones are: DTQ_ALLOWED_HOSTS; unset, all but for a server on loopback that asks for no key.
     Raises ForeignHost.
     """
-    shared = engine()
-    allowed = shared.settings.allowed_hosts
-    if not allowed and not shared.only_local_hosts:
+    shared, environ = engine(), request.environ
+    if is_known_host(shared, environ):
         return
-    host = _name(request.environ.get("HTTP_HOST", ""))
-    if not host or host in shared.known_hosts:
-        return
+    host, allowed = _name(environ["HTTP_HOST"]), shared.settings.allowed_hosts
     fits = any(host == name or (name.startswith(".") and host.endswith(name)) for name in allowed)
     if not (fits if allowed else is_local(host)):
         raise ForeignHost("this server does not go by the name in the Host header; DTQ_ALLOWED_HOSTS says which it has")
     if len(shared.known_hosts) < 100:
         shared.known_hosts.add(host)
+
+
+def is_known_host(shared: Engine, environ: WSGIEnvironment) -> bool:
+    """Whether the `Host` has been found to be this server's before, or need not be looked at."""
+    if not shared.settings.allowed_hosts and not shared.only_local_hosts:
+        return True
+    host = _name(environ.get("HTTP_HOST", ""))
+    return not host or host in shared.known_hosts
 
 
 def is_local(host: str) -> bool:

@@ -12,12 +12,12 @@ from dtq.errors import DtqError, InvalidRequest
 from dtq.model import Task
 from dtq.queries import TaskFilter
 from dtq.strictjson import fault
-from dtq.submission import Submission, parse_batch, parse_submission
-from dtq.trace import TraceContext
+from dtq.submission import Submission, parse_batch
 from dtq.web import meters
 from dtq.web.auth import actor
 from dtq.web.engine import engine
-from dtq.web.http import BODY_MARGIN_BYTES, MAX_BATCH_BYTES, answer, checked_task_id, idempotency_key, read_json_body
+from dtq.web.http import MAX_BATCH_BYTES, answer, checked_task_id, idempotency_key, read_json_body
+from dtq.web.intake import accept, location, trace_of
 from dtq.web.operation import Operation, operation
 from dtq.web.problem import problem
 from dtq.web.queries import Reason, TaskListQuery, WaitQuery, read_options, read_query, unix_seconds
@@ -43,20 +43,8 @@ def submit() -> Response:
 
     202 with the task; 200 with `duplicate: true` when its idempotency key belongs to a task that has ended.
     """
-    shared, queue = engine(), None
-    try:
-        body = read_json_body(shared.limits.max_payload_bytes + BODY_MARGIN_BYTES)
-        submission = parse_submission(body, shared.limits, idempotency_key())
-        queue = submission.queue
-        with trace.carrying(_trace()):
-            outcome = shared.client.submit_parsed([submission])[0]
-        if isinstance(outcome, DtqError):
-            raise outcome
-    except DtqError as error:
-        meters.rejected(error, queue)
-        raise
-    location = {"Location": f"/api/v1/tasks/{outcome.task_id}"}
-    return answer(outcome.as_json(), 200 if outcome.duplicate else 202, location)
+    task = accept(engine(), request.environ)
+    return answer(task.as_json(), 200 if task.duplicate else 202, {"Location": location(task)})
 
 
 @bp.post("/batch")
@@ -65,15 +53,15 @@ def submit() -> Response:
 )
 def submit_batch() -> Response:
     """Submit up to a thousand tasks; each is accepted or refused by itself, and answered in its place."""
-    if idempotency_key() is not None:
+    if idempotency_key(request.environ) is not None:
         raise InvalidRequest(
             "a batch has no Idempotency-Key header: give each task its idempotency_key",
             errors=[fault("/idempotency_key", "belongs in each task of a batch")],
         )
     shared = engine()
-    parsed = parse_batch(read_json_body(MAX_BATCH_BYTES), shared.limits)
+    parsed = parse_batch(read_json_body(request.environ, MAX_BATCH_BYTES), shared.limits)
     good = [one for one in parsed if isinstance(one, Submission)]
-    with trace.carrying(_trace()):
+    with trace.carrying(trace_of(request.environ)):
         outcomes = iter(shared.client.submit_parsed(good) if good else ())
     results = []
     for one in parsed:
@@ -82,12 +70,6 @@ def submit_batch() -> Response:
         else:
             results.append(_result(one))
     return answer({"results": results})
-
-
-def _trace() -> TraceContext | None:
-    """The trace that the caller is in."""
-    environ = request.environ
-    return trace.read(environ.get("HTTP_TRACEPARENT"), environ.get("HTTP_TRACESTATE"))
 
 
 def _result(outcome: Task | DtqError, queue: str | None = None) -> dict[str, Any]:

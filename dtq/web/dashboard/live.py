@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from flask import Flask, Response, current_app
+from flask import Flask, Response, current_app, request
 
 from dtq.errors import DtqError, InvalidTask, RedisUnavailable
 from dtq.strictjson import load_json
@@ -80,7 +80,7 @@ def ask() -> Response:
     """Answer once what a socket would have said: for tabs that get none."""
     allow_page("read")
     drawing = _drawing()
-    screen = _screen(read_json_body(MOST_BYTES), drawing, current_viewer())
+    screen = _screen(read_json_body(request.environ, MOST_BYTES), drawing, current_viewer())
     if screen is None:
         return answer({})
     look = drawing.look()
