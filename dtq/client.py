@@ -31,6 +31,7 @@ from dtq.states import TERMINAL
 from dtq.submission import Submission, SubmissionLimits, submission_from_object
 
 if TYPE_CHECKING:
+    from dtq.mq.hub import Messages
     from dtq.mq.queue import MessageQueue
 
 HANDLERS_FRESH_S = 2.0
@@ -68,6 +69,7 @@ class Client(Operators):
         self._limits = SubmissionLimits.from_settings(self.settings)
         self._published = _Published(self.queries)
         self._waits = _Count()
+        self._messages: Messages | None = None
 
     @property
     def embedded(self) -> bool:
@@ -112,7 +114,6 @@ class Client(Operators):
         Raises ValueError.
         """
         from dtq.mq.model import QueueOptions
-        from dtq.mq.queue import MessageQueue
 
         options = QueueOptions(
             name=name,
@@ -123,7 +124,16 @@ class Client(Operators):
             max_deliveries=max_deliveries,
             dead_topic=dead_topic,
         )
-        return MessageQueue(self.server, self.settings, options)
+        return self.messages.queue(options)
+
+    @property
+    def messages(self) -> Messages:
+        """The message queues that there are, for looking and operating. Loaded when it is first used."""
+        if self._messages is None:
+            from dtq.mq.hub import Messages
+
+            self._messages = Messages(self.server, self.settings)
+        return self._messages
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 

@@ -257,6 +257,12 @@ class TooManyFailures(DtqError):
     code, http_status = "TOO_MANY_FAILURES", 429
 
 
+class TopicNotFound(DtqError):
+    """No topic of a message queue can have this name."""
+
+    code, http_status = "TOPIC_NOT_FOUND", 404
+
+
 class QueueNotFound(DtqError):
     """No queue can have this name."""
 

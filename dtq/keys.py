@@ -305,7 +305,7 @@ class Keys:
         return self._name("mq_operation", queue=queue, slot=slot)
 
     def mq_counts(self, queue: str) -> str:
-        """HASH. What happened, fields `topic what`. Bound: 10 000 fields, then `_other`; as the queue."""
+        """HASH. What happened, fields `topic what`. Bound: 200 topics, then `_other`; as the queue."""
         return self._name("mq_counts", queue=queue)
 
     def as_lua(self, template: str, arguments: Sequence[str]) -> str:

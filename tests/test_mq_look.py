@@ -155,28 +155,37 @@ def test_the_oldest_that_waits_may_be_one_that_was_handed_back_or_released(mq: L
     wait_until(lambda: is_as_old_as("elder"), what="the age of what was handed back")
 
 
-def test_for_metrics_the_deepest_topics_are_told_apart_and_the_others_added_up(mq: Lab) -> None:
+def test_for_metrics_topics_that_are_counted_apart_are_told_apart_and_the_others_added_up(mq: Lab) -> None:
     queue = mq.queue()
-    queue.put_many([("deep", b"")] * 3 + [("middle", b"")] * 2 + [("shallow", b"")])
-    queue.pause("shallow")
+    queue.put_many([("a", b"")] * 3 + [("b", b"")] * 2)
+    queue.pause("b")
     mq.server.call("HINCRBY", mq.keys.mq_counts(QUEUE), "gone stored", 5)
-    (stats,) = queries(mq).all_stats(most_topics=1)
-    assert list(stats.topics) == ["deep", "_other"]
+    mq.server.call("HSET", mq.keys.mq_counts(QUEUE), "=", 200)
+    queue.put("beyond", b"")
+    (stats,) = queries(mq).figures()
+    assert list(stats.topics) == ["a", "b", "gone", "_other"]
     other = stats.topics["_other"]
-    assert (other.waiting, other.counts["stored"]) == (3, 8)
+    assert (other.waiting, other.counts) == (1, {"stored": 1})
     assert other.oldest_waiting_s is not None
-    assert set(queue.stats().topics) == {"deep", "middle", "shallow", "_other"}
+    assert (stats.topics["gone"].depth, stats.topics["gone"].counts) == (0, {"stored": 5})
+    assert set(queue.stats().topics) == {"a", "b", "beyond", "_other"}
+    assert queue.stats().topics["_other"].counts == {"stored": 1 + 5}
+    assert [one.queue for one in queries(mq).all_stats()] == [QUEUE]
 
 
-def test_counts_have_a_bound_beyond_which_topics_are_counted_together(mq: Lab) -> None:
-    queue = mq.queue()
-    queue.put("a", b"")
-    mq.server.call("HSET", mq.keys.mq_counts(QUEUE), *(part for n in range(9_999) for part in (f"t{n} stored", 1)))
-    queue.put("b", b"")
-    queue.put("a", b"")
-    counts = queue.stats().topics
-    assert counts["_other"].counts["stored"] == 9_999 + 1
-    assert counts["a"].counts["stored"] == 2
+def test_for_metrics_the_eldest_queues_are_told_apart_and_the_others_added_up(
+    mq_valkey: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dtq.mq.queries.MOST_QUEUES_APART", 1)
+    for name in ("zebra", "ant", "bee"):
+        mq_valkey.client.queue(name).put("a", b"")
+        time.sleep(0.002)  # in the order of their milliseconds
+    first, other = queries(mq_valkey).figures()
+    assert (first.queue, other.queue, list(other.topics)) == ("zebra", "_other", ["_other"])
+    assert other.topics["_other"].counts == {"stored": 2}
+    for name in ("zebra", "ant", "bee"):
+        mq_valkey.client.queue(name).purge("a")
+    mq_valkey.server.call("FLUSHALL")
 
 
 def test_a_paused_topic_is_claimed_by_nobody_until_it_is_resumed(mq: Lab) -> None:

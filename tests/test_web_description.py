@@ -81,7 +81,8 @@ def test_every_operation_tells_its_errors_and_their_headers(api: Api) -> None:
                 assert {"400", "401", "403", "429", "503"} <= set(answers), path
                 assert "Retry-After" in answers["429"]["headers"]
             if "requestBody" in operation:
-                assert {"413", "415"} <= set(answers), path
+                assert "413" in answers, path
+                assert "415" in answers or "application/json" not in operation["requestBody"]["content"], path
             if "{" in path and method != "get":
                 assert "404" in answers, path
 

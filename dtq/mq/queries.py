@@ -15,6 +15,7 @@ from dtq.settings import Settings
 
 TOPICS_A_SCRIPT = 100
 MOST_PEEKED = 100
+MOST_QUEUES_APART = 100
 OTHER = "_other"
 _STATES: Mapping[bytes, State] = {
     b"waiting": "waiting",
@@ -30,10 +31,11 @@ class MessageQueries:
     Every method raises RedisUnavailable when Redis is away, and ValueError for a name that cannot be.
     """
 
-    def __init__(self, server: Server, settings: Settings) -> None:
+    def __init__(self, server: Server, settings: Settings, scripts: Scripts | None = None) -> None:
+        """scripts: those of the message queue, where they are there already."""
         self._server = server
         self._keys = Keys(settings.namespace)
-        self._scripts = Scripts(server, self._keys, mq_limits(settings))
+        self._scripts = scripts or Scripts(server, self._keys, mq_limits(settings))
 
     def queues(self) -> list[str]:
         """Return the names of the queues that hold messages, or did until a short while ago, sorted."""
@@ -51,11 +53,12 @@ class MessageQueries:
         rows = self._rows(queue, map(bytes.decode, indexed))
         return sorted(name for name, stats in rows.items() if stats is not None)
 
-    def stats(self, queue: str, *, most_topics: int | None = None) -> QueueStats:
+    def stats(self, queue: str, *, bounded: bool = False) -> QueueStats:
         """Return a queue at one moment, in one pipeline and a script for every hundred topics.
 
-        most_topics: how many topics are told apart, the deepest; the others are added up as `_other`. For metrics,
-        whose labels must be bounded.
+        bounded: only topics that are counted apart are told apart, there or not, and all others added up as `_other`:
+        for metrics, whose labels must be few and stay. Else all that are there, and as `_other` what was counted for
+        those that are gone.
         """
         keys = self._keys
         config, counts, consumers, indexed, paused = self._server.pipeline(
@@ -69,27 +72,43 @@ class MessageQueries:
         )
         counted = _counts(counts)
         rows = self._rows(queue, {topic.decode() for topic in (*indexed, *paused)})
+        there = {name: row for name, row in rows.items() if row is not None}
+        apart = counted.keys() - {OTHER} if bounded else there.keys()
         topics = {
-            name: TopicStats(**row, topic=name, counts=counted.get(name, {}))
-            for name, row in sorted(rows.items())
-            if row is not None
+            name: TopicStats(topic=name, counts=counted.get(name, {}), **there.get(name, {})) for name in sorted(apart)
         }
-        gone = [TopicStats(topic=name, counts=found) for name, found in counted.items() if name not in topics]
-        kept = sorted(topics.values(), key=lambda topic: (-topic.depth, topic.topic))[:most_topics]
-        rest = [topic for topic in topics.values() if topic not in kept]
-        shown = {topic.topic: topic for topic in sorted(kept, key=lambda topic: topic.topic)}
-        if gone or rest:
-            shown[OTHER] = _added_up([*gone, *rest])
+        others = [
+            TopicStats(topic=name, counts=counted.get(name, {}), **there.get(name, {}))
+            for name in (counted.keys() | there.keys()) - apart
+        ]
+        if others:
+            topics[OTHER] = _added_up(others)
         return QueueStats(
             queue=queue,
             visibility_timeout_s=int(config) / 1000 if config else None,
             consumers=consumers,
-            topics=shown,
+            topics=topics,
         )
 
-    def all_stats(self, *, most_topics: int | None = None) -> list[QueueStats]:
+    def figures(self) -> list[QueueStats]:
+        """Return every queue as metrics show it, `bounded`: the eldest hundred queues apart, the others as `_other`."""
+        names = [name.decode() for name in self._server.call("ZRANGE", self._keys.mq_queues(), 0, -1)]
+        found = [self.stats(name, bounded=True) for name in names]
+        rest = found[MOST_QUEUES_APART:]
+        if not rest:
+            return found
+        topics = _added_up([topic for queue in rest for topic in queue.topics.values()])
+        other = QueueStats(
+            queue=OTHER,
+            visibility_timeout_s=None,
+            consumers=sum(queue.consumers for queue in rest),
+            topics={OTHER: topics},
+        )
+        return [*found[:MOST_QUEUES_APART], other]
+
+    def all_stats(self) -> list[QueueStats]:
         """Return every queue, by name, as `stats` does."""
-        return [self.stats(name, most_topics=most_topics) for name in self.queues()]
+        return [self.stats(name) for name in self.queues()]
 
     def topic(self, queue: str, topic: str) -> TopicStats:
         """Return what stands in one topic, without what was counted; one that is not there is empty."""
@@ -154,7 +173,8 @@ def _counts(flat: Sequence[bytes]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for name, number in zip(flat[::2], flat[1::2], strict=True):
         topic, _, what = name.decode().partition(" ")
-        found.setdefault(topic, {})[what] = int(number)
+        if what:  # else it marks a topic that is counted apart
+            found.setdefault(topic, {})[what] = int(number)
     return found
 
 

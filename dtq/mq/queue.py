@@ -13,7 +13,6 @@ from dtq.mq.model import (
     PROGRAM,
     Consumer,
     Put,
-    QueueOptions,
     QueueStats,
     Stored,
     checked_count,
@@ -29,9 +28,7 @@ from dtq.mq.queries import MessageQueries
 from dtq.mq.room import Room
 from dtq.mq.store import ITEMS_A_SCRIPT, PutItem, Store
 from dtq.mq.subscription import Subscription
-from dtq.redisio import Server
 from dtq.serverinfo import QuietTime
-from dtq.settings import Settings
 
 BYTES_A_SCRIPT = 4 * 1_048_576
 
@@ -42,14 +39,14 @@ class MessageQueue:
     It belongs to the process that made it: use in a forked child is a RuntimeError.
     """
 
-    def __init__(self, server: Server, settings: Settings, options: QueueOptions) -> None:
+    def __init__(self, store: Store, queries: MessageQueries) -> None:
         """Use `Client.queue`. Nothing is sent yet."""
-        self.name = options.name
-        self._options = options
-        self._store = Store(server, settings, options)
-        self._queries = MessageQueries(server, settings)
-        self._room = Room(server, self._store.keys.mq_room(options.name))
-        self._quiet = QuietTime(server)
+        self.name = store.options.name
+        self._options = store.options
+        self._store = store
+        self._queries = queries
+        self._room = Room(store.server, store.keys.mq_room(self.name))
+        self._quiet = QuietTime(store.server)
         self._pid = os.getpid()
         self.dead = DeadMessages(self._store, self._queries)
         """What could not be read, and what was claimed too often."""

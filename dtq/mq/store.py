@@ -22,6 +22,8 @@ from dtq.streams import WAKE_MAXLEN
 
 ITEMS_A_SCRIPT = 100
 OLDEST_SERVER = (6, 2)
+MOST_COUNTED_TOPICS = 200
+"""Topics of a queue that are counted apart; the later ones are counted together."""
 PRESENCE_KEEP_MS = 60_000
 """A subscription that was not seen for so long is gone."""
 _RECORD_KEEP_MS = 86_400_000
@@ -71,12 +73,12 @@ class Store:
     Every method raises RedisUnavailable when Redis is away and, where it would need memory, RedisFull.
     """
 
-    def __init__(self, server: Server, settings: Settings, options: QueueOptions) -> None:
+    def __init__(self, server: Server, keys: Keys, scripts: Scripts, options: QueueOptions) -> None:
         self.server = server
+        self.keys = keys
+        self.scripts = scripts
         self.options = options
-        self.keys = Keys(settings.namespace)
         self.operations = Operations()
-        self.scripts = Scripts(server, self.keys, mq_limits(settings))
         self._version_fits = False
         self._queue = options.name
         self._idle_ms = milliseconds(options.idle_ttl_s)
@@ -342,7 +344,7 @@ def mq_limits(settings: Settings) -> Mapping[str, int]:
     """Return the numbers that the scripts name in CAPITALS."""
     return {
         "MAX_QUEUES": settings.max_queues,
-        "MAX_COUNTERS": 10_000,
+        "MAX_COUNTED": MOST_COUNTED_TOPICS,
         "DLQ_MAXLEN": settings.dlq_maxlen,
         "AUDIT_MAXLEN": AUDIT_MAXLEN,
         "WAKE_MAXLEN": WAKE_MAXLEN,

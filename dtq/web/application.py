@@ -8,7 +8,22 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from dtq.settings import Settings, load_settings
-from dtq.web import admin, audit, bulk, dashboard, dead, events, health, http, meters, metrics, openapi, problem, tasks
+from dtq.web import (
+    admin,
+    audit,
+    bulk,
+    dashboard,
+    dead,
+    events,
+    health,
+    http,
+    messages,
+    meters,
+    metrics,
+    openapi,
+    problem,
+    tasks,
+)
 from dtq.web.engine import Engine
 from dtq.web.intake import Intake
 
@@ -36,7 +51,7 @@ def create_app(settings: Settings | None = None, client: Client | None = None) -
     for blueprint in (health.bp, metrics.bp):
         app.register_blueprint(blueprint)
     if serve != "dashboard":
-        for blueprint in (tasks.bp, dead.bp, bulk.bp, admin.bp, audit.bp, events.bp, openapi.bp):
+        for blueprint in (tasks.bp, dead.bp, bulk.bp, admin.bp, audit.bp, events.bp, messages.bp, openapi.bp):
             app.register_blueprint(blueprint)
     if serve == "api":
         app.register_blueprint(health.root_bp)

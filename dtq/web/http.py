@@ -28,6 +28,7 @@ MAX_SMALL_BODY_BYTES = 16 * 1024
 """Of the bodies that hold options and no payload."""
 
 _READ_BYTES = 64 * 1024
+_HINT = "send text as UTF-8, not as \\u escapes, and large data by reference"
 _TASK_ID = re.compile(r"[0-9a-f]{32}")
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,64}")
 _ID_KEY = "dtq.request_id"
@@ -129,6 +130,11 @@ def read_optional_json_body(limit: int = MAX_SMALL_BODY_BYTES) -> bytes:
     return body
 
 
+def read_bytes(limit: int) -> bytes:
+    """Return the bytes of a body of any type, which may be missing. Raises PayloadTooLarge, InvalidRequest."""
+    return _read_body(request.environ, limit, "put large data elsewhere, and its place into the message")
+
+
 def _require_json(content_type: str) -> None:
     if content_type == "application/json":
         return
@@ -138,12 +144,12 @@ def _require_json(content_type: str) -> None:
         raise UnsupportedMediaType("send the body as Content-Type: application/json (UTF-8)")
 
 
-def _read_body(environ: WSGIEnvironment, limit: int) -> bytes:
+def _read_body(environ: WSGIEnvironment, limit: int, hint: str = _HINT) -> bytes:
     length = get_content_length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
     if length is None and "wsgi.input_terminated" not in environ:
         return b""  # no length and no end: no body
     if length is not None and length > limit:
-        raise _too_large(limit)
+        raise _too_large(limit, hint)
     stream, pieces, missing = environ["wsgi.input"], [], limit + 1 if length is None else length
     try:
         while missing > 0 and (piece := stream.read(min(missing, _READ_BYTES))):
@@ -152,17 +158,14 @@ def _read_body(environ: WSGIEnvironment, limit: int) -> bytes:
     except Exception as error:  # the web server's own ways to say that chunks are malformed or the client is gone
         raise InvalidRequest(f"the body could not be read: {type(error).__name__}") from None
     if length is None and missing == 0:
-        raise _too_large(limit)
+        raise _too_large(limit, hint)
     if length is not None and missing:
         raise InvalidRequest("the body ended before its announced length")
     return b"".join(pieces)
 
 
-def _too_large(limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"the body has more than {limit} bytes; send text as UTF-8, not as \\u escapes, and large data by reference",
-        limit=limit,
-    )
+def _too_large(limit: int, hint: str) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body has more than {limit} bytes; {hint}", limit=limit)
 
 
 def idempotency_key(environ: WSGIEnvironment) -> str | None:

@@ -21,6 +21,7 @@ from dtq.states import BANDS
 from dtq.web import meters
 from dtq.web.auth import allow
 from dtq.web.engine import engine
+from dtq.web.message_metrics import message_figures
 
 bp = Blueprint("metrics", __name__)
 
@@ -78,6 +79,7 @@ class _RedisFigures(Collector):
         try:
             client = engine().client
             figures = read_figures(client.server, client.queries, client.settings)
+            messages = client.messages.queries.figures()
         except DtqError:
             yield _gauge("dtq_redis_up", "Whether Redis answered", {(): 0})
             return
@@ -85,6 +87,7 @@ class _RedisFigures(Collector):
         yield from _counted(figures)
         yield from _queues(figures)
         yield from _whole(figures)
+        yield from message_figures(messages)
 
 
 def _counted(figures: Figures) -> Iterator[Metric]:

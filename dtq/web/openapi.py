@@ -25,7 +25,7 @@ _REF = "#/components/schemas/{model}"
 _SINGULAR = "/api/v1/queue/"  # answers too, and is not told twice
 _REQUEST_HEADERS: dict[str, dict[str, Any]] = {
     "Idempotency-Key": {
-        "description": "Bare, or as a quoted string (RFC 9651): both are the same key. Wins over the body's.",
+        "description": "Bare, or as a quoted string (RFC 9651): both are the same key. Wins over one given otherwise.",
         "schema": {
             "type": "string",
             "maxLength": 255,
@@ -140,6 +140,8 @@ def _operation(rule: Rule, told: Operation, summary: str) -> dict[str, Any]:
         described["security"] = [{}, {"key": []}]
     if told.body is not None:
         described["requestBody"] = {"required": told.body_required, "content": _content(told.body)}
+    if told.raw_body:
+        described["requestBody"] = {"required": False, "content": {"application/octet-stream": {}}}
     return described
 
 
@@ -149,6 +151,8 @@ def _problems(told: Operation) -> list[int]:
         statuses |= {400, 401, 403, 429, 503}
     if told.body is not None:
         statuses |= {413, 415}
+    if told.raw_body:
+        statuses.add(413)
     return sorted(statuses)
 
 

@@ -22,7 +22,8 @@ class Operation:
     """What is told about a view.
 
     answers: model of the JSON body by status. problems: statuses with a problem document, beside the common ones.
-    query: without one, parameters are refused. headers: of the request. answer_headers: by status, beside the common.
+    raw_body: the body is bytes of any type. query: without one, parameters are refused. headers: of the request.
+    answer_headers: by status, beside the common.
     """
 
     need: Need
@@ -30,6 +31,7 @@ class Operation:
     answers: Mapping[int, type[BaseModel]]
     body: type[BaseModel] | None = None
     body_required: bool = True
+    raw_body: bool = False
     query: type[BaseModel] | None = None
     headers: tuple[str, ...] = ()
     answer_headers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

@@ -80,6 +80,18 @@ class WaitQuery(BaseModel):
     )
 
 
+class MessageQuery(BaseModel):
+    """How a message is put."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: str | None = Field(default=None, min_length=1, max_length=255, description="a string of 1 to 255 characters")
+    max_size: int = Field(default=0, ge=0, le=2**53, description="an integer from 0 (any number) on")
+    delay_seconds: float = Field(
+        default=0, ge=0, le=31_536_000, allow_inf_nan=False, description="a number of seconds from 0 to 31536000"
+    )
+
+
 class Reason(BaseModel):
     """Why an operator does something; the body may be left out."""
 

@@ -158,6 +158,45 @@ class QueueList(_Shape):
     queues: list[QueueAnswer]
 
 
+class TopicAnswer(_Shape):
+    """A topic of a message queue; counts since the queue came to be."""
+
+    topic: str
+    depth: int
+    waiting: int
+    in_flight: int
+    delayed: int
+    oldest_waiting_seconds: float | None
+    paused: bool
+    pause: dict[str, Any] | None
+    counts: dict[str, int]
+
+
+class MessageQueueAnswer(_Shape):
+    """A message queue."""
+
+    queue: str
+    visibility_timeout_s: float | None
+    consumers: int
+    depth: int
+    topics: list[TopicAnswer]
+
+
+class MessageQueueList(_Shape):
+    """The message queues."""
+
+    queues: list[MessageQueueAnswer]
+
+
+class MessageAnswer(_Shape):
+    """What became of a message: stored, or its key was known already."""
+
+    queue: str
+    topic: str
+    key: str
+    stored: bool
+
+
 class PausedAnswer(_Shape):
     """Whether a queue is paused now."""
 

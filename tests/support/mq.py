@@ -149,7 +149,7 @@ def mq_rules(lab: Lab) -> list[tuple[str, str]]:
     return [
         ("mq:queues", f"bounded:{lab.client.settings.max_queues}" if holding else "ttl"),
         (f"mq:{QUEUE}:(config|topics)", own),
-        (f"mq:{QUEUE}:counts", "bounded:10010" if holding else "ttl"),
+        (f"mq:{QUEUE}:counts", "bounded:3000" if holding else "ttl"),
         *((f"mq:{QUEUE}:topic:{topic}", "always") for topic in _holding(lab)),
         (f"mq:{QUEUE}:(topic|wake):.*", "ttl"),
         (f"mq:{QUEUE}:(keys|due|later|delayed:.*)", "always"),

@@ -77,12 +77,22 @@ local function mq_tell_room(queue)
   end
 end
 
+local function mq_has_own_counts(counts, topic)
+  --[[ First come, first served: names from outside must not grow a hash, or the labels of metrics, for ever. ]]
+  if redis.call('HEXISTS', counts, '=' .. topic) == 1 then return true end
+  if tonumber(redis.call('HGET', counts, '=') or 0) >= MAX_COUNTED then return false end
+  redis.call('HINCRBY', counts, '=', 1)
+  redis.call('HSET', counts, '=' .. topic, '')
+  return true
+end
+
 local function mq_write_counts(queue)
   local counts = key.mq_counts(queue)
   for field, number in pairs(mq_tallies) do
-    if redis.call('HINCRBY', counts, field, number) == number and redis.call('HLEN', counts) > MAX_COUNTERS then
-      redis.call('HDEL', counts, field)  -- one topic too many: names from outside must not grow a hash for ever
-      redis.call('HINCRBY', counts, '_other' .. string.match(field, ' .*$'), number)
+    local topic, what = string.match(field, '^(%S+)( .+)$')
+    if redis.call('HINCRBY', counts, field, number) == number and not mq_has_own_counts(counts, topic) then
+      redis.call('HDEL', counts, field)
+      redis.call('HINCRBY', counts, '_other' .. what, number)
     end
   end
 end
