@@ -29,7 +29,7 @@ MAX_PAGE = 200
 QUEUES_A_SCRIPT = 50
 INDEXES_A_SCRIPT = 50 * len(Status)
 """Of the lists of so many queues, one script makes a page in one look; the pages of more are merged here."""
-MOST_LOOKED_AT = 2_000
+MOST_LOOKED_AT = 1_000
 """How many records a filter without an index looks at for one page."""
 
 

@@ -183,8 +183,8 @@ def test_times_of_creation_bound_a_list_exactly(engine: Engine) -> None:
 
 def test_a_filter_without_an_index_looks_at_a_bounded_number_and_goes_on(engine: Engine) -> None:
     engine.submit(task_type="needle")
-    for _ in range(3):
-        engine.submit_many(900)
+    for _ in range(2):
+        engine.submit_many(700)
     page = engine.queries.tasks(TaskFilter(task_type="needle"), 200)
     assert (page.tasks, page.looked_at) == ([], MOST_LOOKED_AT)
     assert page.next_cursor is not None

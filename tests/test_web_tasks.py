@@ -480,12 +480,12 @@ def test_pages_follow_each_other_to_the_end(api: Api) -> None:
 
 def test_a_page_of_a_filter_without_an_index_says_how_far_it_has_looked(api: Api) -> None:
     wanted = api.post(tags=["rare"])["task_id"]
-    for _ in range(3):
-        api.http.post(f"{TASKS}/batch", json={"tasks": [{"task_type": "a"}] * 900})
+    for _ in range(2):
+        api.http.post(f"{TASKS}/batch", json={"tasks": [{"task_type": "a"}] * 700})
     first = api.http.get(f"{TASKS}?tag=rare&limit=1").json
-    assert (first["tasks"], first["looked_at"]) == ([], 2_000)
+    assert (first["tasks"], first["looked_at"]) == ([], 1_000)
     second = api.http.get(f"{TASKS}?tag=rare&limit=1&cursor={first['next_cursor']}").json
-    assert ([task["task_id"] for task in second["tasks"]], second["looked_at"]) == ([wanted], 701)
+    assert ([task["task_id"] for task in second["tasks"]], second["looked_at"]) == ([wanted], 401)
 
 
 @pytest.mark.parametrize(
