@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from dtq import model, trace
+from dtq.durability import Durability
 from dtq.encoding import accepted_task, claim_from_reply, commit_item, plain, submit_item
 from dtq.errors import (
+    ConfigurationError,
     DtqError,
     IdempotencyInProgress,
     IdempotencyKeyReused,
@@ -77,8 +79,8 @@ class Broker:
     Every method raises RedisUnavailable when Redis is away and, where it would need memory, RedisFull.
     """
 
-    def __init__(self, server: Server, settings: Settings) -> None:
-        """server: connected; nothing is sent yet."""
+    def __init__(self, server: Server, settings: Settings, durability: Durability | None = None) -> None:
+        """server: connected; nothing is sent yet. durability: what accepted submissions wait for."""
         self.server = server
         self.keys = Keys(settings.namespace)
         self.scripts = Scripts(server, self.keys, script_limits(settings))
@@ -86,6 +88,7 @@ class Broker:
         self.upkeep = Upkeep(server, self.keys, self.scripts)
         """What the leader does, and others when it is late: promote, reclaim, sweep, reconcile."""
         self._memory = MemoryGuard(server)
+        self._durability = durability
         self._process = secrets.token_hex(8)
         self._claim_numbers = itertools.count(1)
         self._claim_number = 0
@@ -113,9 +116,21 @@ class Broker:
             except (RedisUnavailable, RedisFull) as error:
                 if not answers:
                     raise
-                return answers + [error] * (len(submissions) - start)
+                answers += [error] * (len(submissions) - start)
+                break
             for task_id, submission, reply in zip(ids, chunk, replies, strict=True):
                 answers.append(self._submitted(task_id, submission, reply, waits))
+        return answers if self._durability is None else self._once_safe(answers, self._durability)
+
+    def _once_safe(
+        self, answers: list[Task | Replay | DtqError], durability: Durability
+    ) -> list[Task | Replay | DtqError]:
+        accepted = [answer.task_id for answer in answers if isinstance(answer, Task)]
+        try:
+            if accepted:
+                durability.confirm(accepted)
+        except (RedisUnavailable, ConfigurationError) as error:
+            return [error if isinstance(answer, Task) else answer for answer in answers]
         return answers
 
     def _submitted(

@@ -18,9 +18,11 @@ from dtq.broker import Broker, Replay
 from dtq.bulk import BulkJobs
 from dtq.charts import Charts
 from dtq.control import Control
+from dtq.durability import Durability, patient_server
 from dtq.embedded import EmbeddedServer
 from dtq.errors import DtqError, InvalidTask, TaskNotFound, UnknownTaskType
 from dtq.events import TERMINAL_TYPES, EventFilter, EventReader
+from dtq.keys import Keys
 from dtq.model import HandlerPolicy, Task, dumps
 from dtq.operators import Operators
 from dtq.queries import Page, Queries, TaskFilter
@@ -59,7 +61,11 @@ class Client(Operators):
             self._embedded.ensure()
             address = self._embedded.url
         self.server = Server.connect(address, max_connections=max_connections, namespace=self.settings.namespace)
-        self.broker = Broker(self.server, self.settings)
+        self._durability = None
+        if self.settings.durable_writes:
+            patient = patient_server(address, self.settings.namespace)
+            self._durability = Durability(patient, Keys(self.settings.namespace))
+        self.broker = Broker(self.server, self.settings, self._durability)
         self.control = Control(self.server, self.settings)
         self.bulk = BulkJobs(self.server, self.settings)
         self.queries = Queries(self.server, self.settings)
@@ -88,6 +94,8 @@ class Client(Operators):
         """Close the connections; the embedded server stops when this was its last user."""
         self.events.close()
         self.server.close()
+        if self._durability is not None:
+            self._durability.close()
         if self._embedded is not None:
             self._embedded.release()
             self._embedded = None

@@ -64,6 +64,7 @@ _TEMPLATES: dict[str, str] = {
     "workers": "workers",
     "leases": "workers:leases",
     "scheduler_lock": "lock:scheduler",
+    "barrier": "barrier",
     "mq_queues": "mq:queues",
     "mq_config": "mq:{queue}:config",
     "mq_topics": "mq:{queue}:topics",
@@ -307,6 +308,10 @@ class Keys:
     def mq_counts(self, queue: str) -> str:
         """HASH. What happened, fields `topic what`. Bound: 200 topics, then `_other`; as the queue."""
         return self._name("mq_counts", queue=queue)
+
+    def barrier(self) -> str:
+        """STRING. Written after tasks that must be safe, and waited for. Bound: a minute."""
+        return self._name("barrier")
 
     def as_lua(self, template: str, arguments: Sequence[str]) -> str:
         """Return the Lua expression for a key, its parts being the Lua expressions `arguments`.

@@ -75,7 +75,9 @@ class Settings(BaseSettings):
         auto="the one that comes with dtq, else valkey-server or redis-server",
     )
     durable_writes: bool = setting(
-        "A submission is answered only when its write is on disk (and on a replica). Not there yet: only false.", False
+        "A submission is answered once it is on disk (and on a replica, where there is one). Needs appendonly and "
+        "Redis 7.2 or Valkey, or a replica.",
+        False,
     )
     image: bool = setting("Set by the container image, where an unset DTQ_REDIS_URL is a mistake.", False)
 
@@ -361,6 +363,8 @@ class Settings(BaseSettings):
                 f"DTQ_WORKER_PROCESSES={self.worker_processes} cannot go with DTQ_REDIS_URL={self.safe_redis_url}: "
                 "memory:// lives in one process"
             )
+        if self.redis_url.startswith("memory:") and self.durable_writes:
+            faults.append("DTQ_DURABLE_WRITES=true cannot go with DTQ_REDIS_URL=memory://: nothing of it is on a disk")
         third = self.visibility_timeout_s / 3
         if self.heartbeat_interval_s >= third:
             faults.append(
@@ -379,17 +383,9 @@ class Settings(BaseSettings):
             )
         if self.protect != "destructive" and not (self.api_key or self.api_keys_file):
             faults.append(f"DTQ_PROTECT={self.protect} needs a key: set DTQ_API_KEY or DTQ_API_KEYS_FILE")
-        faults += self._not_there_yet()
         if faults:
             raise ValueError("\n".join(faults))
         return self
-
-    def _not_there_yet(self) -> list[str]:
-        """What would look like protection and be none is refused, not ignored."""
-        faults = []
-        if self.durable_writes:
-            faults.append("DTQ_DURABLE_WRITES=true is not there yet; allowed: false")
-        return faults
 
     @property
     def backoff(self) -> Backoff:

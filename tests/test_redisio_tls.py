@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 
 import pytest
@@ -12,28 +10,12 @@ from dtq.errors import RedisUnavailable
 from dtq.redisio import Interrupted, Server, pool
 from tests.support.servers import ServerProcess, find_program, free_port
 from tests.support.threads import in_thread
-
-
-def openssl(directory, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True, timeout=30)
+from tests.support.tls import make_certificates, tls_options
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """A directory with ca.pem, and a certificate of localhost, server.pem and server.key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("this machine has no openssl to make certificates with")
-    made = tmp_path_factory.mktemp("tls")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    openssl(made, "req", "-x509", *key, "-subj", "/CN=Test CA", "-keyout", "ca.key", "-out", "ca.pem", *usage)
-    openssl(made, "req", *key[:-2], "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
-    (made / "extensions").write_text(
-        "subjectAltName=DNS:localhost\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
-    )
-    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "extensions")
-    openssl(made, "x509", "-req", "-in", "server.csr", "-out", "server.pem", *signing)
-    return made
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +25,7 @@ def tls_port(certificates):
     if program is None:
         pytest.skip("this machine has no Redis 7 that could speak TLS")
     port = free_port()
-    files = {"cert": "server.pem", "key": "server.key", "ca-cert": "ca.pem"}
-    options = ["--tls-port", str(port)]
-    for name, file in files.items():
-        options += [f"--tls-{name}-file", str(certificates / file)]
+    options = tls_options(certificates, port)
     process = ServerProcess(program, options=options)
     try:
         try:

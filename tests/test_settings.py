@@ -277,12 +277,6 @@ def test_all_that_does_not_go_together_is_told_at_once() -> None:
     assert len(refusal(heartbeat_interval_s=10, retry_max_delay=0, image=True)) == 3
 
 
-@pytest.mark.parametrize("given", [{"durable_writes": True}])
-def test_what_would_protect_but_is_not_there_yet_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="is not there yet"):
-        load_settings(**given)
-
-
 def test_in_the_image_a_named_server_is_accepted() -> None:
     assert load_settings(image=True, redis_url="redis://redis:6379/0").image
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from dtq import __version__
 from dtq.commands.console import counted, duration, program
-from dtq.errors import DtqError
+from dtq.durability import Durability
+from dtq.errors import ConfigurationError, DtqError
 from dtq.model import WorkerInfo
 from dtq.queries import QueueInfo
 from dtq.redisio import CommandError
@@ -141,6 +142,17 @@ def _persistence(patient: Patient) -> Iterator[Finding]:
         )
     else:
         yield _ok("persistence", "the append-only file is on")
+
+
+def _durability(patient: Patient) -> Iterator[Finding]:
+    if not patient.client.settings.durable_writes:
+        return
+    try:
+        Durability(patient.client.server, patient.client.broker.keys).require()
+    except ConfigurationError as error:
+        yield _wrong("durability", error.message, "appendonly yes, a newer server or a replica; or unset the setting")
+    else:
+        yield _ok("durability", "submissions wait until they are on disk, or on a replica")
 
 
 def _memory(patient: Patient) -> Iterator[Finding]:
@@ -278,6 +290,7 @@ CHECKS: Sequence[Callable[[Patient], Iterator[Finding]]] = (
     _server,
     _latency,
     _persistence,
+    _durability,
     _memory,
     _clock,
     _scripts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -11,7 +12,9 @@ from pathlib import Path
 from gunicorn.arbiter import Arbiter
 
 from dtq.apikeys import KeyRing
-from dtq.errors import ConfigurationError
+from dtq.durability import Durability
+from dtq.errors import ConfigurationError, RedisUnavailable
+from dtq.keys import Keys
 from dtq.log import configure_logging
 from dtq.redisio import Server
 from dtq.serverinfo import warn_of_eviction
@@ -78,6 +81,9 @@ def when_ready(server: Arbiter) -> None:
         return  # dtq's own, which does
     try:
         redis = Server.connect(_loaded.redis_url, namespace=_loaded.namespace)
+        if _loaded.durable_writes:
+            with contextlib.suppress(RedisUnavailable):  # then the first submission finds out
+                Durability(redis, Keys(_loaded.namespace)).require()
     except ConfigurationError as error:
         sys.exit(str(error))
     warn_of_eviction(redis)

@@ -227,5 +227,5 @@ def lifetime_rules(state: State, settings: Settings) -> list[tuple[str, str]]:
         ("bulks:open", "bounded:20"),
         ("worker:.*", "ttl"),
         ("workers|workers:leases", "bounded:100"),
-        ("lock:scheduler", "ttl"),
+        ("lock:scheduler|barrier", "ttl"),
     ]

@@ -16,12 +16,13 @@ class Sentinels:
 
     service = "main"
 
-    def __init__(self, program: str, *, replica: bool = False) -> None:
-        self.master = ServerProcess(program, tcp=True, options=("--repl-diskless-sync-delay", "0"))
+    def __init__(self, program: str, *, replica: bool = False, aof: bool = False) -> None:
+        self.master = ServerProcess(program, tcp=True, aof=aof, options=("--repl-diskless-sync-delay", "0"))
         self.sentinel = ServerProcess(program, tcp=True, sentinel=True)
         self.processes = [self.master, self.sentinel]
         if replica:
-            self.replica = ServerProcess(program, tcp=True, options=("--replicaof", f"127.0.0.1 {self.master.port}"))
+            of_master = ("--replicaof", f"127.0.0.1 {self.master.port}")
+            self.replica = ServerProcess(program, tcp=True, aof=aof, options=of_master)
             self.processes.insert(1, self.replica)
 
     def start(self) -> Sentinels:
@@ -52,9 +53,11 @@ class Sentinels:
 class Cluster:
     """Nodes that share the slots evenly; each process's Server is in `servers`."""
 
-    def __init__(self, program: str, size: int) -> None:
+    def __init__(self, program: str, size: int, *, aof: bool = False) -> None:
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-        self.nodes = [ServerProcess(program, tcp=True, port=_cluster_port(), options=options) for _ in range(size)]
+        self.nodes = [
+            ServerProcess(program, tcp=True, aof=aof, port=_cluster_port(), options=options) for _ in range(size)
+        ]
         self.servers = [Server.connect(node.url) for node in self.nodes]
 
     def start(self) -> Cluster:
@@ -78,6 +81,11 @@ class Cluster:
                     what="the cluster to be well",
                     timeout_s=20,
                 )
+
+    @property
+    def url(self) -> str:
+        """Of the namespace's cluster, by all its nodes."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def node_id(self, number: int) -> bytes:
         found: bytes = self.servers[number].call("CLUSTER", "MYID")

@@ -194,7 +194,7 @@ class LocalWorker:
         settings.setdefault("worker_concurrency", 4)
         self.settings = load_settings(env_file=None, redis_url=url, worker_id=worker_id, **settings)
         self.registry = Registry()
-        self.server = Server.connect(url)
+        self.server = Server.connect(url, namespace=self.settings.namespace)
         broker = Broker(self.server, self.settings)
         self.state = WorkerState(
             worker_id=worker_id,
