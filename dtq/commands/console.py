@@ -37,6 +37,7 @@ from dtq.errors import (
     TaskNotFound,
     TooManyBulkJobs,
     TooManyQueues,
+    TopicFull,
     UnknownTaskType,
     WorkerNotFound,
     WrongState,
@@ -74,7 +75,7 @@ _EXITS: Sequence[tuple[tuple[type[DtqError], ...], Exit]] = (
     ((InvalidTask, PayloadTooLarge, UnknownTaskType, IdempotencyKeyReused), Exit.USAGE),
     ((TaskNotFound, WorkerNotFound, DeadLetterNotFound, BulkJobNotFound), Exit.NOT_FOUND),
     ((TaskFinished, WrongState, IdempotencyInProgress, NewerSchema, BulkJobEnded), Exit.WRONG_STATE),
-    ((QueueFull, ScheduleFull, TooManyQueues, TooManyBulkJobs, RedisFull), Exit.FULL),
+    ((QueueFull, ScheduleFull, TooManyQueues, TooManyBulkJobs, TopicFull, RedisFull), Exit.FULL),
     ((RedisUnavailable, ServerStartFailed), Exit.REDIS_AWAY),
     ((ConfigurationError,), Exit.CONFIGURATION),
 )

@@ -48,9 +48,14 @@ def agree(question: str, total: int, samples: Sequence[Mapping[str, Any]], manne
 
     Raises Failure (exit 2) where nobody can be asked, or when the answer is no.
     """
+    ask(question, total, [_line(sample) for sample in samples], manner)
+
+
+def ask(question: str, total: int, lines: Sequence[str], manner: Manner) -> None:
+    """Do as `agree` does, with samples that are lines already."""
     if manner.yes:
         return
-    show_samples(question, total, samples, err=True)
+    show_lines(question, total, lines, err=True)
     if not sys.stdin.isatty():
         raise Failure(f"{question}: nobody is there to be asked; --yes does it, --dry-run only shows", Exit.USAGE)
     if not click.confirm("Go on?", default=False, err=True):
@@ -59,13 +64,21 @@ def agree(question: str, total: int, samples: Sequence[Mapping[str, Any]], manne
 
 def show_samples(what: str, total: int, samples: Sequence[Mapping[str, Any]], *, err: bool = False) -> None:
     """Write what it is about, and the newest few of it."""
+    show_lines(what, total, [_line(sample) for sample in samples], err=err)
+
+
+def show_lines(what: str, total: int, lines: Sequence[str], *, err: bool = False) -> None:
+    """Write what it is about, and a few lines of it."""
     click.echo(what, err=err)
-    for sample in samples:
-        error = (sample.get("error") or {}).get("message") or sample.get("status") or sample.get("reason") or ""
-        line = "  ".join((sample["task_id"], sample["task_type"], sample["queue"], str(error)))
+    for line in lines:
         click.echo(f"  {escape(line)}"[:160], err=err)
-    if total > len(samples):
-        click.echo(f"  ... and {total - len(samples)} more", err=err)
+    if total > len(lines):
+        click.echo(f"  ... and {total - len(lines)} more", err=err)
+
+
+def _line(sample: Mapping[str, Any]) -> str:
+    error = (sample.get("error") or {}).get("message") or sample.get("status") or sample.get("reason") or ""
+    return "  ".join((sample["task_id"], sample["task_type"], sample["queue"], str(error)))
 
 
 def carry_out(client: Client, wish: BulkWish, verb: str, noun: str, manner: Manner) -> None:

@@ -16,6 +16,7 @@ COMMANDS = {
     "dlq": "dtq.commands.dead:dlq",
     "bulk": "dtq.commands.bulk:bulk",
     "worker": "dtq.commands.workers:worker",
+    "mq": "dtq.commands.messages:mq",
     "events": "dtq.commands.events:events",
     "audit": "dtq.commands.audit:audit",
     "key": "dtq.commands.apikeys:key",
