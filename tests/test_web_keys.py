@@ -21,7 +21,7 @@ from tests.support.web import Api, running_api
 
 ROLES = ("read", "submit", "admin")
 OPEN = {"/", "/health", "/ready", "/metrics", "/api/v1/openapi.json"}
-SUBMITTING = {"/api/v1/tasks", "/api/v1/tasks/batch"}
+SUBMITTING = {"/api/v1/tasks", "/api/v1/tasks/batch", "/api/v1/mq/<queue>/<topic>"}
 SAMPLES = {"task_id": "0" * 32, "queue": "default", "worker_id": "w1"}
 PAUSE = "/api/v1/queues/default/pause"
 

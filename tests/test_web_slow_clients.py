@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gunicorn.config import Config
@@ -21,7 +23,8 @@ HEAD = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n"
 def connected() -> Iterator[tuple[Connection, socket.socket]]:
     ours, client = socket.socketpair()
     with ours, client:
-        connection = Connection(Config(), ours, ("192.0.2.1", 1), ("192.0.2.2", 2))
+        worker: Any = SimpleNamespace(cfg=Config())
+        connection = Connection(worker, ours, ("192.0.2.1", 1), ("192.0.2.2", 2))
         connection.init()
         yield connection, client
 

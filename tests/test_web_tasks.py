@@ -478,6 +478,13 @@ def test_pages_follow_each_other_to_the_end(api: Api) -> None:
     assert found == wanted
 
 
+def test_a_query_where_there_is_nothing_to_ask_is_refused(api: Api) -> None:
+    for method, path in (("POST", TASKS), ("POST", f"{TASKS}/batch"), ("GET", "/api/v1/queues")):
+        response = api.http.open(f"{path}?priority=9", method=method, json={"task_type": "e", "tasks": []})
+        assert problem(response, 400, "INVALID_REQUEST")["errors"][0]["pointer"] == "/priority"
+    assert api.http.get(TASKS).json["tasks"] == []
+
+
 def test_a_page_of_a_filter_without_an_index_says_how_far_it_has_looked(api: Api) -> None:
     wanted = api.post(tags=["rare"])["task_id"]
     for _ in range(2):

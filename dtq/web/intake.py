@@ -92,6 +92,7 @@ class Intake:
         return (
             environ["PATH_INFO"] == ROUTE
             and environ["REQUEST_METHOD"] == "POST"
+            and not environ.get("QUERY_STRING")
             and not protects(self._shared, "write")
             and "HTTP_ORIGIN" not in environ
             and "HTTP_SEC_FETCH_SITE" not in environ
