@@ -46,7 +46,7 @@ POST = b"POST /api/v1/tasks "
 
 @pytest.fixture(scope="module")
 def web(valkey: ServerProcess) -> Iterator[WebServer]:
-    with running_web(valkey.url, web_threads=16) as web:
+    with running_web(valkey.url, web_processes=2, web_threads=8) as web:
         yield web
 
 
