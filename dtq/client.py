@@ -25,12 +25,13 @@ from dtq.events import TERMINAL_TYPES, EventFilter, EventReader
 from dtq.keys import Keys
 from dtq.model import HandlerPolicy, Task, dumps
 from dtq.operators import Operators
-from dtq.queries import Page, Queries, TaskFilter
+from dtq.queries import Page, Queries
 from dtq.redisio import Server
 from dtq.registry import submitter
 from dtq.settings import Settings, load_settings
 from dtq.states import TERMINAL
 from dtq.submission import Submission, SubmissionLimits, submission_from_object
+from dtq.taskfilter import TaskFilter
 
 if TYPE_CHECKING:
     from dtq.mq.hub import Messages

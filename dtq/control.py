@@ -123,6 +123,12 @@ class Control:
             raise WorkerNotFound(f"there is no live worker {worker_id}", worker_id=worker_id)
         return bool(told)
 
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def note(self, action: str, target: str, actor: Actor) -> None:
+        """Write down what somebody did that changed nothing, such as looking at what is hidden."""
+        self._scripts.run("audit_note", action=action, target=target, operation_id=new_operation_id(), who=who(actor))
+
 
 def requeue_mark(actor: Actor) -> str:
     """Return what the history of a task tells of its requeue: JSON members without their braces."""

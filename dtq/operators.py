@@ -11,8 +11,9 @@ from dtq.control import Command, Control
 from dtq.deadletters import DeadFilter
 from dtq.errors import DeadLetterNotFound, TaskNotFound
 from dtq.model import Actor, Task
-from dtq.queries import Queries, TaskFilter
+from dtq.queries import Queries
 from dtq.states import Status
+from dtq.taskfilter import TaskFilter
 
 PROGRAM = Actor("client")
 """Who the audit names when a program does not say who asks."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from dtq.audit import AuditFilter, AuditPage, read_audit
@@ -23,7 +22,7 @@ from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.settings import Settings
 from dtq.states import BANDS, Status
-from dtq.taskquery import TaskQuery
+from dtq.taskfilter import TaskFilter
 
 MAX_PAGE = 200
 QUEUES_A_SCRIPT = 50
@@ -31,81 +30,6 @@ INDEXES_A_SCRIPT = 50 * len(Status)
 """Of the lists of so many queues, one script makes a page in one look; the pages of more are merged here."""
 MOST_LOOKED_AT = 1_000
 """How many records a filter without an index looks at for one page."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    """Which tasks a list shows; None means any."""
-
-    queue: str | None = None
-    status: Status | None = None
-    statuses: Sequence[Status] = ()
-    """Any of them; empty: any."""
-    task_type: str | None = None
-    type_pattern: str | None = None
-    """With `*` for any characters."""
-    tag: str | None = None
-    tags: Sequence[str] = ()
-    """All of them."""
-    error: str | None = None
-    """What the class or the message of the last error holds, in lower case."""
-    worker: str | None = None
-    priority: int | None = None
-    words: Sequence[str] = ()
-    """Each is in the id, the type, a tag or the last error; in lower case."""
-    created_after: float | None = None
-    """Seconds since the epoch, exclusive."""
-    created_before: float | None = None
-
-    def accepts(self, task: Task) -> bool:
-        """Whether the record fits what no index can tell."""
-        return (
-            (self.task_type is None or task.task_type == self.task_type)
-            and (self.tag is None or self.tag in task.tags)
-            and (self.status is None or task.status is self.status)
-            and (not self.statuses or task.status in self.statuses)
-            and (self.queue is None or task.queue == self.queue)
-            and (self.worker is None or task.worker_id == self.worker)
-            and (self.priority is None or task.priority == self.priority)
-            and (self.type_pattern is None or fnmatchcase(task.task_type, self.type_pattern))
-            and all(tag in task.tags for tag in self.tags)
-            and (self.error is None or self.error in _error_text(task))
-            and (not self.words or _has_words(task, self.words))
-        )
-
-    @property
-    def indexed(self) -> bool:
-        """Whether indexes alone can tell what fits: then a page is never short."""
-        scanned = (self.task_type, self.tag, self.type_pattern, self.error, self.worker, self.priority)
-        return not (any(one is not None for one in scanned) or self.tags or self.words)
-
-    @classmethod
-    def of(cls, query: TaskQuery, now: float) -> TaskFilter:
-        """Return what a query asks for. now: seconds since the epoch on Redis's clock, for ages."""
-        exact = query.task_type is not None and "*" not in query.task_type
-        return cls(
-            queue=query.queue,
-            statuses=query.statuses,
-            task_type=query.task_type if exact else None,
-            type_pattern=None if exact else query.task_type,
-            tags=tuple(query.tags),
-            error=query.error,
-            worker=query.worker,
-            priority=query.priority,
-            words=tuple(query.words),
-            created_after=None if query.younger_than_s is None else now - query.younger_than_s,
-            created_before=None if query.older_than_s is None else now - query.older_than_s,
-        )
-
-
-def _error_text(task: Task) -> str:
-    error = task.error or {}
-    return f"{error.get('class', '')}: {error.get('message', '')}".lower()
-
-
-def _has_words(task: Task, words: Sequence[str]) -> bool:
-    text = " ".join((task.task_id, task.task_type, _error_text(task), *task.tags)).lower()
-    return all(word in text for word in words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import NoReturn
 from dtq.keys import QUEUE_NAME
 from dtq.states import BANDS, Status
 
-KEYS = ("status", "type", "queue", "tag", "error", "worker", "priority", "age")
+KEYS = ("status", "type", "queue", "tag", "error", "class", "reason", "worker", "priority", "age")
 MAX_CHARS = 1_000
 MAX_CLAUSES = 20
 
@@ -50,6 +50,8 @@ class TaskQuery:
     """With `*` for any characters."""
     tags: list[str] = field(default_factory=list)
     error: str | None = None
+    error_class: str | None = None
+    reason: str | None = None
     worker: str | None = None
     priority: int | None = None
     older_than_s: float | None = None
@@ -60,6 +62,13 @@ class TaskQuery:
     def problems(self) -> list[Clause]:
         """The clauses that do not hold."""
         return [clause for clause in self.clauses if clause.problem]
+
+    def refuse(self, key: str, why: str) -> None:
+        """Let the clauses of a key not hold, with a reason."""
+        self.clauses = [
+            Clause(one.text, why) if re.match(rf"{key}[:<>]", one.text) and not one.problem else one
+            for one in self.clauses
+        ]
 
     def without(self, clause: Clause) -> str:
         """Return the text of the query without one of its clauses."""
@@ -159,6 +168,14 @@ def _error(query: TaskQuery, sign: str, value: str) -> None:
     query.error = _filled(value).lower()
 
 
+def _class(query: TaskQuery, sign: str, value: str) -> None:
+    query.error_class = _filled(value)
+
+
+def _reason(query: TaskQuery, sign: str, value: str) -> None:
+    query.reason = _filled(value)
+
+
 def _worker(query: TaskQuery, sign: str, value: str) -> None:
     query.worker = _filled(value)
 
@@ -184,6 +201,8 @@ _READERS: Mapping[str, _Reader] = {
     "queue": _only_colon(_queue),
     "tag": _only_colon(_tag),
     "error": _only_colon(_error),
+    "class": _only_colon(_class),
+    "reason": _only_colon(_reason),
     "worker": _only_colon(_worker),
     "priority": _only_colon(_priority),
     "age": _age,

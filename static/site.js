@@ -26,11 +26,12 @@
     const distance = Math.abs(seconds);
     if (distance < 1) return "now";
     const [unit, size] = units.find(([, size]) => distance >= size);
-    const said = `${Math.floor(distance / size)} ${unit}`;
+    const said = `${Math.floor(distance / size)}\u00a0${unit}`;
     return seconds > 0 ? `${said} ago` : `in ${said}`;
   }
 
-  function duration(seconds) {
+  const duration = (seconds) => spelled(seconds).replaceAll(" ", "\u00a0");
+  function spelled(seconds) {
     if (seconds < 0.9995) return `${Math.round(Math.max(0, seconds) * 1000)} ms`;
     if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
     const whole = Math.round(seconds);
@@ -81,7 +82,7 @@
       else this.say("late", "catching up");
     },
     shown() {
-      const rows = $$("tr[id^='t-']", main).map((row) => row.id.slice(2)).slice(0, 60).join(" ");
+      const rows = $$("tr[id^='t-'], tr[id^='d-']", main).map((row) => row.id.slice(2)).slice(0, 60).join(" ");
       return JSON.stringify({ path: location.pathname + location.search, rows });
     },
     socket: () => live.source?._htmx?.ws?.connection?.socket,
@@ -140,7 +141,7 @@
         live.held.add(target);
         continue;
       }
-      for (const cell of $$(cells, target)) cell._was = cell.textContent;
+      for (const cell of $$(cells, target)) if (!$("time, [data-since]", cell)) cell._was = cell.textContent;
     }
   });
   document.addEventListener("htmx:after:swap", (event) => {

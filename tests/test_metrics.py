@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from dtq.model import Outcome
-from dtq.queries import TaskFilter
 from dtq.redisio import Server
 from dtq.states import Disposition, Status
+from dtq.taskfilter import TaskFilter
 from dtq.web import meters
 from tests.conftest import ServerFactory
 from tests.support import PROJECT

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from dtq.model import Claim, ErrorInfo
-from dtq.queries import TaskFilter
 from dtq.redisio import Server
 from dtq.settings import load_settings
 from dtq.states import Status
 from dtq.submission import SubmissionLimits, parse_submission
+from dtq.taskfilter import TaskFilter
 from tests.support.engine import Engine
 
 S = Status

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from dtq.errors import InvalidTask, NewerSchema, TaskNotFound, Undecodable
 from dtq.keys import GROUP
 from dtq.model import HandlerPolicy, Task
-from dtq.queries import MAX_PAGE, MOST_LOOKED_AT, TaskFilter
+from dtq.queries import MAX_PAGE, MOST_LOOKED_AT
 from dtq.redisio import Server
 from dtq.states import Status
+from dtq.taskfilter import TaskFilter
 from tests.support.engine import Engine, Kind, outcome
 from tests.support.invariants import check_invariants
 

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from dtq.keys import GROUP, LEADER_GROUP
-from dtq.queries import TaskFilter
 from dtq.redisio import Server
 from dtq.states import Status
 from dtq.streams import WAKE_KEEP_MS, Doorbell, LeaderBell
+from dtq.taskfilter import TaskFilter
 from tests.support.dump import dump
 from tests.support.engine import Engine, outcome
 from tests.support.invariants import check_invariants

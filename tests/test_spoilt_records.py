@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dtq.errors import DtqError, NewerSchema
-from dtq.queries import TaskFilter
 from dtq.redisio import Server
 from dtq.states import Status
+from dtq.taskfilter import TaskFilter
 from tests.support.dump import dump
 from tests.support.engine import FAR_MS, Engine, Seeded, outcome
 

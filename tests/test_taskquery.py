@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtq.queries import TaskFilter
 from dtq.states import Status
+from dtq.taskfilter import TaskFilter
 from dtq.taskquery import MAX_CHARS, MAX_CLAUSES, parse, quoted
 
 

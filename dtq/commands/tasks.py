@@ -29,9 +29,10 @@ from dtq.commands.watching import watch_option
 from dtq.errors import InvalidTask
 from dtq.log import escape
 from dtq.model import Task
-from dtq.queries import MAX_PAGE, TaskFilter
+from dtq.queries import MAX_PAGE
 from dtq.states import Status
 from dtq.strictjson import load_json
+from dtq.taskfilter import TaskFilter
 
 TASK_COLUMNS = (
     Column(name="ID"),

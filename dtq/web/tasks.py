@@ -10,9 +10,9 @@ from flask import Blueprint, Response, request
 from dtq import trace
 from dtq.errors import DtqError, InvalidRequest
 from dtq.model import Task
-from dtq.queries import TaskFilter
 from dtq.strictjson import fault
 from dtq.submission import Submission, parse_batch
+from dtq.taskfilter import TaskFilter
 from dtq.web import meters
 from dtq.web.auth import actor
 from dtq.web.engine import engine

@@ -12,8 +12,8 @@ from typing import Any
 
 from dtq.client import Client
 from dtq.model import Actor, Claim, ErrorInfo, HandlerPolicy, Outcome, WorkerInfo
-from dtq.queries import TaskFilter
 from dtq.states import Disposition, Status
+from dtq.taskfilter import TaskFilter
 
 TYPES = {
     "email": ("email.welcome", "email.receipt", "email.digest"),
@@ -87,9 +87,11 @@ class Demo:
         for number in range(size):
             queue = self._random.choices(list(TYPES), weights=list(RATES.values()))[0]
             self._task(queue, number)
+        self._age_dead_letters()
         self._scheduled()
         self._client.pause("imports", actor=Actor("key:anna", "the supplier sends broken files"))
         self._waiting()
+        self._messages()
         self._client.broker.upkeep.sample()
         self.workers()
 
@@ -212,6 +214,18 @@ class Demo:
         duration_ms = self._random.randint(20, 900)
         self._client.broker.commit(worker, [Outcome(claim=claim, duration_ms=duration_ms, **outcome)])
 
+    def _age_dead_letters(self) -> None:
+        """Let them have died over the last day, most of them lately."""
+        keys, server = self._client.broker.keys, self._client.server
+        entries = server.call("XRANGE", keys.dead_letter(), "-", "+")
+        ages_s = sorted((86_000 * self._random.random() ** 3 for _ in entries), reverse=True)
+        commands: list[tuple[Any, ...]] = [("DEL", keys.dead_letter())]
+        for number, ((_, fields), age_s) in enumerate(zip(entries, ages_s, strict=True)):
+            entry = f"{round((self._now - age_s) * 1000)}-{number}"
+            commands.append(("XADD", keys.dead_letter(), entry, *fields))
+            commands.append(("HSET", keys.task(fields[1].decode()), "dead", entry))
+        server.pipeline(commands)
+
     def _scheduled(self) -> None:
         for number in range(9):
             self._submit("reports", number, delay_seconds=60 * (number + 2))
@@ -222,6 +236,15 @@ class Demo:
                 band = self._random.choice((2, 5, 5, 5, 8)) if queue == "webhooks" else 5
                 self._shift(self._submit(queue, one, priority=band), self._random.uniform(1, 24))
         self._shift(self._submit("webhooks", 1, priority=0), 94)
+
+    def _messages(self) -> None:
+        queue = self._client.queue("commands", max_deliveries=3)
+        for number in range(23):
+            body = {"run": f"run-{number}", "step": "resume", "token": "t-4242"}
+            queue.put(
+                ("retry", "scheduled", "urgent")[number % 3], json.dumps(body).encode(), key=f"run-{number}:state"
+            )
+        queue.put("scheduled", b"plain text, not JSON", key="note", delay_s=600)
 
     def _shift(self, task_id: str, back_s: float) -> None:
         """Let a task have happened earlier than it did."""

@@ -12,8 +12,8 @@ from dtq.web.dashboard.live import _drawing
 from dtq.web.dashboard.viewer import Viewer
 from tests.support.web import Api, running_api
 
-PATHS = ("/", "/queues", "/queues/email", "/queues/never-used", "/tasks", "/tasks/new", "/workers", "/events",
-         "/audit", "/settings")  # fmt: skip
+PATHS = ("/", "/queues", "/queues/email", "/queues/never-used", "/tasks", "/tasks/new", "/failures", "/dead", "/workers",
+         "/messages", "/bulk", "/events", "/audit", "/settings")  # fmt: skip
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
 
 
@@ -79,7 +79,7 @@ def page(api: Api, path: str, status: int = 200, **options: Any) -> str:
     return str(response.text)
 
 
-def post(api: Api, path: str, **fields: str) -> Any:
+def post(api: Api, path: str, **fields: Any) -> Any:
     """Send a form as a browser does, without following where it leads."""
     return api.http.post(path, data=fields, headers={"Accept": "text/html", "Sec-Fetch-Site": "same-origin"})
 

@@ -14,9 +14,13 @@ from dtq.web.dashboard import (
     actions,
     assets,
     audit,
+    bulk,
+    dead,
     events,
+    failures,
     faults,
     live,
+    messages,
     overview,
     preferences,
     queues,
@@ -32,7 +36,24 @@ from dtq.web.dashboard.page import CONTENT_SECURITY_POLICY, PAGES, bp
 
 __all__ = ["register"]
 
-_AREAS = (actions, audit, events, live, overview, preferences, queues, settings, submit, task, tasks, workers)
+_AREAS = (
+    actions,
+    audit,
+    bulk,
+    dead,
+    events,
+    failures,
+    live,
+    messages,
+    overview,
+    preferences,
+    queues,
+    settings,
+    submit,
+    task,
+    tasks,
+    workers,
+)
 """Their pages are registered by importing them."""
 
 _FILTERS = {
@@ -47,6 +68,7 @@ _FILTERS = {
 }
 _GLOBALS = {
     "area_path": shapes.area,
+    "bar_path": shapes.bars,
     "asset": assets.asset_url,
     "by_subject": by_subject,
     "line_path": shapes.line,

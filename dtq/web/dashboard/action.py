@@ -18,7 +18,7 @@ from dtq.web.dashboard.flash import Said, own_path, say
 from dtq.web.dashboard.page import bp
 from dtq.web.sessions import allow_page
 
-Do = Callable[..., "Said | WerkzeugResponse"]
+Do = Callable[..., Said | WerkzeugResponse]
 
 
 def action(rule: str, *, need: Need = "destructive") -> Callable[[Do], Do]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import Response, request
+from flask import Response, g, request
 
 from dtq.errors import QueueNotFound
 from dtq.keys import QUEUE_NAME
@@ -10,6 +10,9 @@ from dtq.states import Status
 from dtq.web.auth import actor
 from dtq.web.dashboard.action import action, back
 from dtq.web.dashboard.flash import Said
+from dtq.web.dashboard.jsontree import NOTHING_HIDDEN
+from dtq.web.dashboard.page import html, look, prepare
+from dtq.web.dashboard.task import context
 from dtq.web.engine import engine
 from dtq.web.http import checked_task_id
 
@@ -71,6 +74,15 @@ def stop(worker_id: str) -> Response:
     """Let a worker drain and end."""
     engine().client.tell_worker(worker_id, "stop", actor=actor(_reason()))
     return back(done(f"{worker_id} is told to finish what it runs and to end."), "/workers")
+
+
+@action("/tasks/<task_id>/reveal")
+def reveal(task_id: str) -> Response:
+    """Show a task with what is hidden, once; the audit says who looked."""
+    engine().client.control.note("task.reveal", checked_task_id(task_id), actor(_reason()))
+    prepare()
+    g.area = "tasks"
+    return html("tasks/show.html", **context(look(), task_id, redactor=NOTHING_HIDDEN))
 
 
 def _reason() -> str:

@@ -75,7 +75,7 @@ class Drawing:
         page = PAGES.get(endpoint)
         if page is None or not page.parts:
             return None
-        shown = tuple(row for row in rows if row.isalnum())[:MOST_ROWS] if page.row else ()
+        shown = tuple(row for row in rows if row.isalnum())[: MOST_ROWS if page.row else 1]
         return Screen(
             page=page, path=path, query=query, values=tuple(sorted(values.items())), rows=shown, viewer=viewer
         )
@@ -94,7 +94,7 @@ class Drawing:
             g.viewer, g.now, g.area = screen.viewer, look.now, screen.page.area
             g.token, g.back, g.origin, g.environment = "", screen.path, "", environment(self._engine.settings)
             asked = MultiDict(parse_qsl(screen.query))
-            if screen.page.row:
+            if "newer" in screen.page.parts:
                 asked["_first"] = screen.rows[0] if screen.rows else "0"  # before every id
             context = screen.page.load(look, asked, **dict(screen.values))
             if isinstance(context, WerkzeugResponse):
@@ -107,7 +107,7 @@ class Drawing:
             return drawn | self._rows(screen.page, look, rows)
 
     def _rows(self, page: Page, look: Reads, rows: tuple[str, ...]) -> dict[str, str]:
-        if not rows:
+        if not rows or not page.row:
             return {}
         found = {}
         for task in look.client.queries.some_tasks(rows):

@@ -25,7 +25,8 @@ SHORTEST_ROUND_S = 0.45
 IDLE_SHARE = 3
 """A round that took long is followed by a rest this many times as long: drawing never takes more of a core."""
 LONGEST_ROUND_S = 5.0
-"""What changes without an event, such as a heartbeat, is looked at this often; and every tab hears that all is well."""
+"""What changes without an event, such as a heartbeat, is looked at this often at least, and every tab hears that all is
+well; a page may want it sooner (`every_s`)."""
 LINGER_S = 5.0
 """The thread ends this long after the last tab."""
 MOST_TOUCHED = 5_000
@@ -168,8 +169,7 @@ class Hub:
     def _follow(self) -> None:
         """Draw as long as there are tabs. Raises SubscriptionEnded, RedisUnavailable."""
         touched = Touched()
-        touched.all = True
-        full_at = 0.0
+        due_at: dict[Screen, float] = {}
         with self._drawing.events(self._ring.set, EVENTS_HELD) as events:
             while not self._drawing.stopping.is_set():
                 with self._lock:
@@ -180,33 +180,41 @@ class Hub:
                 while items := events.take():
                     touched.add(items)
                 began = time.monotonic()
-                if began >= full_at:
-                    touched.all, full_at = True, began + LONGEST_ROUND_S
-                if self._draw(tabs, touched):
+                screens = self._due(tabs, touched, due_at)
+                if screens:
+                    self._draw(screens, touched)
                     self.rounds += 1
-                touched = Touched()
-                took_s = time.monotonic() - began
-                self._rest(max(SHORTEST_ROUND_S, IDLE_SHARE * took_s), full_at)
+                touched, now = Touched(), time.monotonic()
+                due_at = {tab.screen: due_at.get(tab.screen, 0.0) for tab in tabs if tab.screen is not None}
+                due_at |= {screen: now + min(screen.page.every_s, LONGEST_ROUND_S) for screen in screens}
+                self._rest(max(SHORTEST_ROUND_S, IDLE_SHARE * (now - began)), min(due_at.values(), default=now + 1))
 
-    def _rest(self, least_s: float, full_at: float) -> None:
+    def _rest(self, least_s: float, until: float) -> None:
         """Wait for the least time, then for something to happen, or until it is time to look at everything."""
         self._drawing.stopping.wait(least_s)
-        self._ring.wait(max(0.0, full_at - time.monotonic()))
+        self._ring.wait(max(0.0, until - time.monotonic()))
         self._ring.clear()
 
-    def _draw(self, tabs: Iterable[Tab], touched: Touched) -> bool:
-        """Draw every screen that is concerned, once. Returns whether there was one."""
+    def _due(self, tabs: Iterable[Tab], touched: Touched, due_at: Mapping[Screen, float]) -> dict[Screen, list[Tab]]:
+        """Return what is to be drawn now, each with the tabs that show it."""
+        now = time.monotonic()
         screens: dict[Screen, list[Tab]] = {}
         for tab in tabs:
-            screen = tab.screen
-            if screen is not None and (touched.concerns(screen) or tab.bare):
-                screens.setdefault(screen, []).append(tab)
-        if not screens:
-            return False
+            if tab.screen is not None:
+                screens.setdefault(tab.screen, []).append(tab)
+        return {
+            screen: watching
+            for screen, watching in screens.items()
+            if touched.concerns(screen) or now >= due_at.get(screen, 0.0) or any(tab.bare for tab in watching)
+        }
+
+    def _draw(self, screens: Mapping[Screen, list[Tab]], touched: Touched) -> None:
+        """Draw screens, each once, and offer what was drawn to its tabs."""
         look = self._drawing.look()
         for screen, watching in screens.items():
             fragments: Mapping[str, str] = {}
-            rows = None if touched.all or any(tab.bare for tab in watching) else touched.tasks
+            quiet = not touched.concerns(screen)
+            rows = None if quiet or touched.all or any(tab.bare for tab in watching) else touched.tasks
             try:
                 fragments = self._drawing.draw(screen, look, rows)
             except RedisUnavailable:
@@ -215,7 +223,6 @@ class Hub:
                 pass
             for tab in watching:
                 tab.offer(screen, fragments, {"at": round(look.now, 3)})
-        return True
 
     def _tell_all(self, beat: dict[str, object]) -> None:
         with self._lock:

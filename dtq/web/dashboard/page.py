@@ -48,6 +48,8 @@ class Page:
     """The templates of what changes by itself, by the id of the element around each."""
     row: str = ""
     """The template of the row of a task; empty when the page has none. A row is `t-<task id>`."""
+    every_s: float = 5.0
+    """How often it is looked at when nothing is heard of it."""
 
 
 PAGES: dict[str, Page] = {}
@@ -61,11 +63,13 @@ def page(
     name: str = "index",
     parts: Mapping[str, str] | None = None,
     row: str = "",
+    every_s: float = 5.0,
 ) -> Callable[[Load], Load]:
     """Register a page. Its loader gets a look at Redis, the query of the URL, and the parts of the path."""
 
     def decorate(load: Load) -> Load:
-        made = Page(area=area, template=f"{area}/{name}.html", load=load, parts=parts or {}, row=row)
+        template = f"{area}/{name}.html"
+        made = Page(area=area, template=template, load=load, parts=parts or {}, row=row, every_s=every_s)
 
         def view(**path: Any) -> Response:
             allow_page("read")

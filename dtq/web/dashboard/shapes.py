@@ -33,6 +33,12 @@ def steps(values: Sequence[float], top: float, height: float) -> str:
     return "".join([*pieces, f"H{4 * len(values)}V{height:g}z"])
 
 
+def bars(values: Sequence[float], top: float, height: float) -> str:
+    """Return the path of a row of bars, each three wide and a gap, from the ground up."""
+    tall = [(at, max(value * height / top, 1.5)) for at, value in enumerate(values) if value > 0]
+    return "".join(f"M{4 * at} {height:g}v{-size:.1f}h3v{size:.1f}z" for at, size in tall)
+
+
 def line(values: Values, top: float, width: float, height: float) -> str:
     """Return the path of a line through the values; it breaks where nothing is known."""
     return "".join(

@@ -72,13 +72,18 @@ def _document(text: bytes, size: int, hides: Redactor, asked: bool) -> Document:
         return Document(size, None, 0)
     try:
         value = json.loads(text)
-        return Document(size, tree(value, hides, MOST_NODES_ASKED if asked else MOST_NODES), hides.redacted(value)[1])
+        return Document(size, tree(value, hides, MOST_NODES_ASKED if asked else MOST_NODES), _hidden(value))
     except (ValueError, RecursionError):  # something else wrote it
         return Document(size, Node(kind="string", text="(this is not JSON that could be shown)"), 0)
 
 
+def _hidden(value: Any) -> int:
+    """Return how many values the settings hide, also for who sees them."""
+    return Redactor(engine().settings.redact).redacted(value)[1]
+
+
 def _tree(value: Any, hides: Redactor) -> Document:
-    return Document(1, tree(value, hides), hides.redacted(value)[1])
+    return Document(1, tree(value, hides), _hidden(value))
 
 
 def _curl(task: Task, parts: TaskParts, hides: Redactor) -> str:

@@ -9,8 +9,8 @@ from werkzeug.wrappers import Response
 
 from dtq.errors import InvalidTask
 from dtq.queries import Page as TaskPage
-from dtq.queries import TaskFilter
 from dtq.states import Status
+from dtq.taskfilter import TaskFilter
 from dtq.taskquery import TaskQuery, parse
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
@@ -45,6 +45,7 @@ def index(reads: Reads, asked: Asked) -> Context | Response:
     return {
         "title": "Tasks",
         "path": "/tasks",
+        "example": 'status:dead_lettered type:email.* error:"refused" age>10m tag:x',
         "query": query,
         "tasks": found.tasks,
         "next_cursor": found.next_cursor,

@@ -20,14 +20,17 @@ NONE = "–"
 STATUS = {status.value: status.value.replace("dead_lettered", "dead letter") for status in Status}
 """What a status is called in a sentence."""
 
+_HELD = "\N{NO-BREAK SPACE}"
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _SHORT = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
 
 
 def duration(seconds: float | None) -> str:
     """Return a length of time in at most two units: 850 ms, 4.2 s, 2 m 5 s, 3 d 4 h."""
-    if seconds is None:
-        return NONE
+    return NONE if seconds is None else _duration(seconds).replace(" ", _HELD)
+
+
+def _duration(seconds: float) -> str:
     if seconds < 0.9995:
         return f"{max(0.0, seconds) * 1000:.0f} ms"
     if seconds < 9.95:
@@ -46,7 +49,7 @@ def ago(seconds: float) -> str:
     if distance < 1:
         return "now"
     unit, size = next((unit, size) for unit, size in _UNITS if distance >= size or size == 1)
-    said = f"{math.floor(distance / size)} {unit}"
+    said = f"{math.floor(distance / size)}{_HELD}{unit}"
     return f"{said} ago" if seconds > 0 else f"in {said}"
 
 
@@ -72,7 +75,7 @@ def share(part: float, whole: float) -> str:
     if not whole:
         return NONE
     percent = 100 * part / whole
-    return f"{percent:.1f} %" if 0 < percent < 9.95 else f"{percent:.0f} %"
+    return f"{percent:.1f}{_HELD}%" if 0 < percent < 9.95 else f"{percent:.0f}{_HELD}%"
 
 
 def size(count: int) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dtq.model import Task
-from dtq.queries import MAX_PAGE, TaskFilter
+from dtq.queries import MAX_PAGE
 from dtq.states import Status
+from dtq.taskfilter import TaskFilter
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
 
