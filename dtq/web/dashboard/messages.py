@@ -21,6 +21,7 @@ from dtq.web.engine import engine
 PEEKED = 20
 MOST_BYTES = 16 * 1024
 TOPICS_SHOWN = 100
+A_PAGE = 20
 
 
 class MessageQueueNotFound(DtqError):
@@ -32,7 +33,15 @@ class MessageQueueNotFound(DtqError):
 @page("/messages", area="messages", parts={"queues": "messages/_queues.html"}, every_s=2.0)
 def index(reads: Reads, asked: Asked) -> Context:
     """Show every message queue."""
-    return {"title": "Message queues", "queues": _queries(reads).all_stats(most_topics=TOPICS_SHOWN)[:50]}
+    queries, number = _queries(reads), max(1, asked.get("page", 1, type=int))
+    names = queries.queues()
+    shown = names[(number - 1) * A_PAGE : number * A_PAGE]
+    return {
+        "title": "Message queues",
+        "queues": [queries.stats(name) for name in shown],
+        "number": number,
+        "pages": max(1, -(-len(names) // A_PAGE)),
+    }
 
 
 @page("/messages/<queue>", area="messages", name="show", parts={"topics": "messages/_topics.html",
@@ -42,8 +51,15 @@ def show(reads: Reads, asked: Asked, queue: str) -> Context:
     queries = _queries(reads)
     if not QUEUE_NAME.fullmatch(queue) or not queries.exists(queue):
         raise MessageQueueNotFound(f"there is no message queue {queue[:64]}, or it has been idle for long")
-    stats = queries.stats(queue, most_topics=TOPICS_SHOWN)
-    return {"title": queue, "queue": stats, "consumers": queries.consumers(queue)}
+    stats = queries.stats(queue)
+    topics = sorted(stats.topics.values(), key=lambda topic: (-topic.depth, topic.topic))
+    return {
+        "title": queue,
+        "queue": stats,
+        "topics": sorted(topics[:TOPICS_SHOWN], key=lambda topic: topic.topic),
+        "left_out": max(0, len(topics) - TOPICS_SHOWN),
+        "consumers": queries.consumers(queue),
+    }
 
 
 @page("/messages/<queue>/<topic>", area="messages", name="topic", parts={"messages": "messages/_messages.html"})
