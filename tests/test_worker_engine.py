@@ -81,6 +81,28 @@ def test_prio_03_an_urgent_task_is_the_very_next(make, client, wait_until):
     assert order == [9, *[0] * 100]
 
 
+def test_prio_01_a_low_band_starves_under_a_steady_flow_of_high_ones_and_that_is_seen(make, client):
+    """The order is strict, as the contract says: what helps is to see it."""
+    started = []
+    worker = make(worker_concurrency=2)
+    worker.task("told")(lambda payload, ctx: (started.append(ctx.priority), time.sleep(0.005)))
+    worker.start()
+    low = client.submit("told", priority=0, delay_seconds=0.2).task_id
+    ends_at = time.monotonic() + 2
+    ages = []
+    while time.monotonic() < ends_at:
+        info = client.queries.queue("default")
+        if info.waiting_by_priority[9] < 50:
+            client.submit_many([{"task_type": "told", "priority": 9}] * 100)
+        if client.get(low).status is Status.QUEUED:
+            ages.append(info.oldest_waiting_by_priority_s[0] or 0.0)
+    assert 0 not in started, "p0 got a turn while p9 waited"
+    assert ages[-1] > 1.5
+    assert ages == sorted(ages)
+    assert client.wait(low, 10).status is Status.SUCCEEDED
+    assert client.queries.queue("default").oldest_waiting_by_priority_s[0] is None
+
+
 def test_queues_are_served_in_the_order_that_they_were_given(make, client):
     order = []
     worker = make(worker_concurrency=1, queues=("urgent", "default"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import dtq
 from dtq.model import DEFAULT_MAX_ATTEMPTS, HandlerPolicy, WorkerInfo
 from dtq.worker.pool import Pool
-from dtq.worker.scheduler import Scheduler
+from dtq.worker.scheduler import PROMOTE_BATCH, RECLAIM_BATCH, YIELD_S, Scheduler
 from dtq.worker.service import Service
 from dtq.worker.state import Job, WorkerState, ids
 
@@ -26,6 +26,8 @@ LEADING_INTERVAL_S = 0.5
 """Of the leader while anything runs anywhere: it looks for ended leases, which are to be taken within a second."""
 YOUNG_S = 0.4
 """What is younger is not renewed yet: most tasks are over by then."""
+HELP_S = 0.3
+"""How much of a second goes into what the leader has missed: thousands of tasks, when it died in the middle."""
 LATE_MS = 1_000
 """What is overdue by this much is done by any worker, when the leader has not."""
 
@@ -139,7 +141,10 @@ class Ticker(Service):
             holdings.remove(job)
 
     def _help_out(self) -> None:
-        """Do what the leader should have done a second ago."""
+        """Do what the leader should have done a second ago, all of it unless renewals would have to wait."""
         upkeep = self._state.broker.upkeep
-        upkeep.promote(late_ms=LATE_MS)
-        upkeep.reclaim(late_ms=LATE_MS)
+        ends_at = time.monotonic() + min(HELP_S, self._interval_s / 2)
+        while upkeep.promote(PROMOTE_BATCH, LATE_MS).moved >= PROMOTE_BATCH and time.monotonic() < ends_at:
+            self._stop.wait(YIELD_S)
+        while upkeep.reclaim(RECLAIM_BATCH, LATE_MS) >= RECLAIM_BATCH and time.monotonic() < ends_at:
+            self._stop.wait(YIELD_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -109,7 +108,7 @@ def isolated_holds(payload: Payload, ctx: TaskContext) -> int:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(payload["file"], "w") as file:
         file.write(f"{os.getpid()} {child.pid}\n")
-    re.match(r"(a+)+$", "a" * 60 + "b")
+    ctypes.PyDLL(None).usleep(600_000_000)
     return 0
 
 
@@ -147,3 +146,20 @@ def fails_later(payload: Payload, ctx: TaskContext) -> int:
         time.sleep(1.5)
         raise RetryableError("x" * 100)
     return ctx.attempt
+
+
+@task("holds", timeout_ms=HOUR_MS)
+def holds(payload: Payload, ctx: TaskContext) -> int:
+    """Let no other thread of the process run for a while, the first time: a call of C that keeps the interpreter."""
+    write("start", ctx)
+    if ctx.attempt == 1:
+        ctypes.PyDLL(None).usleep(int(payload["seconds"] * 1_000_000))
+    write("end", ctx)
+    return ctx.attempt
+
+
+_real_time, _real_time_ns = time.time, time.time_ns
+_clock_s = float(os.environ.get("TESTS_CLOCK_S", "0"))
+if _clock_s:  # this host's clock is wrong by so much, for all that runs in this process
+    time.time = lambda: _real_time() + _clock_s
+    time.time_ns = lambda: _real_time_ns() + int(_clock_s * 1e9)

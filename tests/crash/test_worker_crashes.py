@@ -12,6 +12,7 @@ import pytest
 from dtq.client import Client
 from dtq.settings import load_settings
 from dtq.states import Disposition, Status
+from tests.support.nursery import Nursery
 from tests.support.workers import LocalWorker, Workers
 
 TASKS = """
@@ -176,6 +177,81 @@ def test_claim_01_a_task_longer_than_its_lease_starts_once(local, client):
     done = client.wait(client.submit("long").task_id, 15)
     assert done.status is Status.SUCCEEDED
     assert starts == [1]
+
+
+def test_claim_01_the_entry_of_a_running_task_is_never_idle_for_as_long_as_its_lease(local, client, server):
+    """Renewed at a third of the lease at the latest, without a delivery being counted or a payload being sent."""
+    worker = local("w1", visibility_timeout_s=1.5)
+    worker.task("long")(lambda payload, ctx: time.sleep(4))
+    worker.start()
+    task_id = client.submit("long", {"much": "x" * 200_000}).task_id
+    stream, idle, deliveries = client.broker.keys.stream("default", 5), [], set()
+    while not client.get(task_id).terminal:
+        for row in server.call("XPENDING", stream, "workers", "-", "+", 10):
+            idle.append(row[2])
+            deliveries.add(row[3])
+        time.sleep(0.02)
+    assert client.get(task_id).attempt == 1
+    assert deliveries == {1}
+    assert sorted(idle)[len(idle) * 9 // 10] <= 750, "half a lease, where a third is meant and a CPU may be waited for"
+    assert max(idle) < 1500
+
+
+def test_claim_25_a_handler_that_holds_the_interpreter_for_longer_than_its_lease_is_started_twice_at_most_and_fenced(
+    server, client, tmp_path, wait_until
+):
+    """Nothing of its worker can run, not even the renewal: another worker must think that it is dead."""
+    nursery = Nursery(server.safe_url, "tests.crash.handlers", tmp_path, tmp_path / "ledger", visibility_timeout_s=1)
+    try:
+        first = nursery.spawn("first")
+        task_id = client.submit("holds", {"seconds": 3.5}).task_id
+        wait_until(lambda: client.get(task_id).worker_id == "first", what="the claim", timeout_s=10)
+        nursery.spawn("second")
+        wait_until(lambda: client.get(task_id).attempt == 2, what="the second start", timeout_s=10)
+        done = client.wait(task_id, 20)
+        assert (done.status, done.attempt, done.result, done.worker_id) == (Status.SUCCEEDED, 2, 2, "second")
+        first.wait_for_log("claims are over")
+        assert client.get(task_id) == done
+        assert len(first.lines()) == 1
+        assert client.wait(client.submit("quick").task_id, 10).status is Status.SUCCEEDED
+    finally:
+        nursery.close()
+
+
+def test_life_06_a_drain_that_outlasts_the_lease_loses_no_claim_hears_cancellations_and_takes_nothing_new(
+    local, client, wait_until
+):
+    starts = []
+    workers = {name: local(name, visibility_timeout_s=1, drain_timeout_s=20) for name in ("first", "second")}
+    for worker in workers.values():
+
+        @worker.task("long")
+        def long(payload, ctx):
+            starts.append(ctx.task_id)
+            ends_at = time.monotonic() + 3.5
+            while time.monotonic() < ends_at:
+                time.sleep(0.01)
+
+    first = workers["first"].start()
+    ids = [client.submit("long").task_id for _ in range(2)]
+    wait_until(lambda: len(starts) == 2, what="the starts")
+    ending = threading.Thread(target=first.stop)
+    ending.start()
+    wait_until(lambda: [one.state for one in client.queries.workers()] == ["draining"], what="the heartbeat to say so")
+    workers["second"].start()
+    late = client.submit("long").task_id
+    time.sleep(0.5)
+    client.cancel(ids[1])
+    asked_at = time.monotonic()
+    assert client.wait(ids[1], 5).status is Status.CANCELLED
+    assert time.monotonic() - asked_at < 2.5
+    for task in (client.wait(ids[0], 10), client.wait(late, 10)):
+        assert (task.status, task.attempt) == (Status.SUCCEEDED, 1)
+    assert client.get(ids[0]).worker_id == "first"
+    assert client.get(late).worker_id == "second"
+    assert sorted(starts) == sorted([*ids, late])
+    ending.join(20)
+    assert first.code == 0
 
 
 def test_claim_02_what_waits_behind_long_tasks_is_not_redelivered(local, client):

@@ -87,11 +87,12 @@ class Nursery:
             text=True,
         )
 
-    def spawn(self, worker_id: str, *, ready: bool = True, **settings: Any) -> Worker:
-        """Start a worker. ready: wait until it takes signals and is about to claim."""
+    def spawn(self, worker_id: str, *, ready: bool = True, clock_s: float = 0.0, **settings: Any) -> Worker:
+        """Start a worker. ready: wait until it takes signals. clock_s: by how much its clock is wrong."""
         log = self._directory / f"{worker_id}-{len(self.workers)}.log"
         log.touch()
         environment = {**self._environment, "DTQ_WORKER_ID": worker_id, **_variables(settings)}
+        environment["TESTS_CLOCK_S"] = str(clock_s)
         pid = self.ask({"environment": environment, "log": str(log)})
         made = Worker(self, pid, log)
         self.workers.append(made)
