@@ -225,6 +225,6 @@ def test_claims_stay_short_while_a_backlog_that_is_due_at_once_is_moved(field: F
         engine.commit(claim, worker_id="me")
         time.sleep(0.001)
     waits.sort()
-    assert len(waits) > 20, "nothing was measured"
+    assert len(waits) > 5, "nothing was measured"
     assert waits[len(waits) // 2] < 0.02
     assert waits[len(waits) * 99 // 100] < (0.05 if number >= 100_000 else 0.25)

@@ -179,12 +179,13 @@ def test_claim_01_a_task_longer_than_its_lease_starts_once(local, client):
     assert starts == [1]
 
 
-def test_claim_01_the_entry_of_a_running_task_is_never_idle_for_as_long_as_its_lease(local, client, server):
+def test_claim_01_the_entry_of_a_running_task_is_never_idle_for_as_long_as_its_lease(local, client, server, wait_until):
     """Renewed at a third of the lease at the latest, without a delivery being counted or a payload being sent."""
     worker = local("w1", visibility_timeout_s=1.5)
     worker.task("long")(lambda payload, ctx: time.sleep(4))
     worker.start()
     task_id = client.submit("long", {"much": "x" * 200_000}).task_id
+    wait_until(lambda: is_running(client, task_id), what="the claim")
     stream, idle, deliveries = client.broker.keys.stream("default", 5), [], set()
     while not client.get(task_id).terminal:
         for row in server.call("XPENDING", stream, "workers", "-", "+", 10):
