@@ -429,7 +429,9 @@ def test_a_running_task_is_asked_to_end(api: Api) -> None:
     assert (response.json["status"], response.json["cancel_requested"]) == ("running", True)
 
 
-@pytest.mark.parametrize("body", ["[]", '{"reason": 5}', '{"why": "x"}', '{"reason": "' + "x" * 201 + '"}'])
+@pytest.mark.parametrize(
+    "body", ["[]", "{", '{"reason": NaN}', '{"reason": 5}', '{"why": "x"}', '{"reason": "' + "x" * 201 + '"}']
+)
 def test_a_body_of_a_cancel_that_says_something_else_is_refused(api: Api, body: str) -> None:
     path = f"{TASKS}/{api.post()['task_id']}/cancel"
     problem(api.http.post(path, data=body, content_type="application/json"), 400, "INVALID_REQUEST")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from dtq.bulk.jobs import MAX_IDS, MAX_RATE, MIN_RATE
 from dtq.deadletters import DeadFilter
-from dtq.errors import InvalidRequest
+from dtq.errors import InvalidRequest, InvalidTask
 from dtq.model import DeadReason
 from dtq.states import Status
 from dtq.strictjson import fault, load_json, step
@@ -216,9 +216,13 @@ def refuse_query() -> None:
 
 
 def read_options(model: type[M], limit: int = MAX_SMALL_BODY_BYTES) -> M:
-    """Return the request's body, of at most `limit` bytes or none, as `model`. Raises InvalidRequest, InvalidTask."""
+    """Return the request's body, of at most `limit` bytes or none, as `model`. Raises InvalidRequest."""
     body = read_optional_json_body(limit)
-    return _read(model, load_json(body) if body else {}, "unknown field")
+    try:
+        given = load_json(body) if body else {}
+    except InvalidTask as error:  # it is JSON that is wrong here, and no task
+        raise InvalidRequest(error.message, **error.context) from None
+    return _read(model, given, "unknown field")
 
 
 def unix_seconds(moment: datetime | None) -> float | None:
