@@ -72,6 +72,9 @@ def test_every_command_works_as_it_is_printed(clone):
     await_it = f"PYTHONPATH={PROJECT} {sys.executable} {__file__}"
     text = text.replace("& started", f"& {await_it} $!")
     environment = {**os.environ, "DTQ_API_PORT": ports["8000"], "DTQ_WORKER_METRICS_PORT": "0"}
+    environment = {
+        name: value for name, value in environment.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))
+    }
     with subprocess.Popen(
         ["bash"], cwd=clone, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
