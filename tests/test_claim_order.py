@@ -280,6 +280,24 @@ def test_tickets_of_a_newer_dtq_are_set_aside_and_the_rest_goes_on(any_server: S
     assert not engine.broker.tick(engine.register("w2"), []).overdue
 
 
+@pytest.mark.parametrize("by", ["reclaim", "reconcile_all"])
+def test_what_an_older_worker_has_set_aside_is_taken_up_by_the_first_that_can_read_it(
+    any_server: Server, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    older = Engine(any_server)
+    task_id = older.submit()
+    any_server.call("HSET", older.keys.task(task_id), "v", 7)
+    assert older.claim_batch().newer == 1
+    older.register("w1")
+    getattr(older, by)()
+    assert older.claim_batch().claims == [], "it is as unreadable as before"
+    monkeypatch.setattr("dtq.scripts.SCHEMA_VERSION", 7)
+    newer = Engine(any_server)
+    newer.register("w1", lease_s=0.001)  # so that it may be looked at once
+    getattr(newer, by)()
+    assert ids(newer.claim("w2")) == [task_id]
+
+
 @pytest.mark.parametrize(
     "fields", [("junk", "1"), ("id", ""), ("id", "no\nword"), ("id", "f" * 32), ("seq", "1", "id", "x y")]
 )

@@ -39,7 +39,13 @@ local function in_place(id, band, entry, worker, seen)
   if names_entry(entry) and #redis.call('XRANGE', stream, entry, entry) > 0 then
     if status == 'queued' and not was_delivered(stream, entry) then return true end
     local pending = redis.pcall('XPENDING', stream, WORKER_GROUP, entry, entry, 1)
-    if not pending.err and #pending > 0 then return true end
+    if not pending.err and #pending > 0 then
+      if readable_now(pending[1][2]) then
+        park(queue, band, entry)
+        wake(queue)
+      end
+      return true
+    end
   end
   -- a living worker says so in its ticks; one that came back under the name of a dead one does not hold it
   return status == 'running' and worker and redis.call('EXISTS', key.worker(worker)) == 1

@@ -105,6 +105,18 @@ local function take_from(consumer, band)
   end
 end
 
+local function take_up(consumer, band)
+  --[[ What older workers have set aside, since it was too new for them: it waits like all others from now on. ]]
+  local stream = key.stream(queue, band)
+  local aside = redis.call('XPENDING', stream, WORKER_GROUP, '-', '+', left, consumer)
+  for _, pending in ipairs(aside) do park(queue, band, pending[1]) end
+  if #aside > 0 then wake(queue) end
+  left = left - #aside
+  if #redis.call('XPENDING', stream, WORKER_GROUP, '-', '+', 1, consumer) == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', stream, WORKER_GROUP, consumer)
+  end
+end
+
 local function look_through(band)
   local stream = key.stream(queue, band)
   local pending = redis.call('XLEN', stream) > 0 and redis.pcall('XPENDING', stream, WORKER_GROUP)
@@ -115,6 +127,8 @@ local function look_through(band)
         if redis.call('SISMEMBER', key.parked(queue), band) == 0 then redis.call('SADD', key.parked(queue), band) end
       elseif string.sub(name, 1, #PARKED) ~= PARKED then
         take_from(name, band)
+      elseif left > 0 and readable_now(name) then
+        take_up(name, band)
       end
     end
   end

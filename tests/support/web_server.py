@@ -35,14 +35,14 @@ class Answer(NamedTuple):
 class WebServer:
     """gunicorn with dtq's configuration. Options are settings by field name."""
 
-    def __init__(self, redis_url: str, **settings: Any) -> None:
+    def __init__(self, redis_url: str, *, project: Path = PROJECT, **settings: Any) -> None:
         self.port = free_port()
         self._directory = tempfile.TemporaryDirectory(prefix="dtq-web-")
         self.directory = Path(self._directory.name)
         variables = {"redis_url": redis_url, "api_port": self.port, **settings}
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("DTQ_")}
         self._environ |= {f"DTQ_{name.upper()}": str(value) for name, value in variables.items()}
-        self._environ["PYTHONPATH"] = str(PROJECT)
+        self._environ["PYTHONPATH"] = str(project)
         self.process = self.start_process()
 
     def start_process(self) -> subprocess.Popen[bytes]:

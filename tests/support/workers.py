@@ -108,15 +108,20 @@ class WorkerProcess:
     """`python worker.py` as a child of the test."""
 
     def __init__(
-        self, url: str, *arguments: str, environment: Mapping[str, str] | None = None, cwd: str | Path | None = None
+        self,
+        url: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        project: Path = PROJECT,
     ) -> None:
         directory = Path(cwd) if cwd is not None else Path.cwd()
         self._log_path = directory / f"worker-{os.urandom(4).hex()}.log"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DTQ_")}
-        variables = {"DTQ_REDIS_URL": url, "PYTHONPATH": str(PROJECT), **(environment or {})}
+        variables = {"DTQ_REDIS_URL": url, "PYTHONPATH": str(project), **(environment or {})}
         with open(self._log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(PROJECT / "worker.py"), *arguments],
+                [sys.executable, str(project / "worker.py"), *arguments],
                 env={**inherited, **{name: value for name, value in variables.items() if value}},
                 cwd=directory,
                 stdin=subprocess.DEVNULL,

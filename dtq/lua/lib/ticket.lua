@@ -25,6 +25,12 @@ local function ticket_task(fields)
   return nil
 end
 
+local function readable_now(consumer)
+  --[[ Whether a name is that of what an older worker has set aside for one like this. ]]
+  local version = string.match(consumer, '^' .. PARKED .. '%-v(%d+)$')
+  return version and tonumber(version) <= SCHEMA_VERSION
+end
+
 local function park(queue, band, entry)
   --[[ Keeps its place in front of what was never claimed: claims take the parked entries of a band first. ]]
   redis.call('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED, 0, entry, 'JUSTID')
