@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -157,7 +156,7 @@ class Client(Operators):
         answer = self.submit_parsed([submission_from_object(asked, self._limits)])[0]
         if isinstance(answer, DtqError):
             if answer.code == "IDEMPOTENCY_IN_PROGRESS":
-                return replace(self.get(answer.context["task_id"]), duplicate=True)
+                return self.get(answer.context["task_id"])._replace(duplicate=True)
             raise answer
         return answer
 
@@ -174,7 +173,7 @@ class Client(Operators):
             except DtqError as error:
                 answers.append(error)
             else:
-                answers.append(InvalidTask("not submitted"))  # its place: replaced below
+                answers.append(_PENDING)
         for (index, _), answer in zip(good, self.submit_parsed([one for _, one in good]), strict=True):
             answers[index] = answer
         return answers
@@ -222,11 +221,11 @@ class Client(Operators):
     def _answer(self, reply: Task | Replay | DtqError, warnings: Sequence[str]) -> Task | DtqError:
         if isinstance(reply, Replay):
             try:
-                return replace(self.queries.task(reply.task_id), duplicate=True)
+                return self.queries.task(reply.task_id)._replace(duplicate=True)
             except TaskNotFound as error:  # its retention ended in this very moment
                 return error
         if isinstance(reply, Task) and warnings:
-            return replace(reply, warnings=tuple(warnings))
+            return reply._replace(warnings=tuple(warnings))
         return reply
 
     # --- looking ------------------------------------------------------------------------------------------------------
@@ -308,6 +307,7 @@ def idempotent_operation(key: str, ttl_seconds: float, fn: Callable[[], Any], *,
 
 
 _PENDING: DtqError = InvalidTask("not submitted")
+"""Keeps the place of an answer that is to come."""
 
 
 class _Count:

@@ -13,27 +13,38 @@ from dtq.states import Status
 from dtq.submission import Submission
 from dtq.trace import TraceContext
 
+_OPTIONS = frozenset(
+    {"max_attempts", "timeout_ms", "delay_seconds", "run_at", "idempotency_key", "metadata"}
+)  # metadata: it may hold ttl_seconds
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def submit_item(task_id: str, submission: Submission, trace: TraceContext | None = None) -> tuple[Argument, ...]:
     """Return a row of `task_submit`. trace: what the task belongs to."""
-    key, ttl_s, due_ms = submission.idempotency_key, submission.ttl_seconds, submission.run_at_ms
     return (
         task_id,
         submission.queue,
         submission.task_type,
         submission.priority,
-        "" if submission.max_attempts is None else submission.max_attempts,
-        "" if submission.timeout_ms is None else submission.timeout_ms,
-        "" if due_ms is None else due_ms,
-        submission.delay_ms,
-        "" if key is None else idempotency_scope(submission.queue, key),
-        "" if key is None else submission.fingerprint,
-        "" if ttl_s is None else max(1, round(ttl_s * 1000)),
+        "" if _OPTIONS.isdisjoint(submission.model_fields_set) else _options(submission),
         _with_trace(submission.extra_json, trace),
         submission.payload_json,
     )
+
+
+def _options(submission: Submission) -> str:
+    """Return what most submissions leave out, as one text."""
+    key, ttl_s = submission.idempotency_key, submission.ttl_seconds
+    told = (
+        submission.max_attempts,
+        submission.timeout_ms,
+        submission.run_at_ms,
+        submission.delay_ms,
+        None if key is None else idempotency_scope(submission.queue, key),
+        None if key is None else submission.fingerprint,
+        None if ttl_s is None else max(1, round(ttl_s * 1000)),
+    )
+    return "\t".join("" if part is None else str(part) for part in told)
 
 
 def _with_trace(extra: bytes, trace: TraceContext | None) -> bytes:

@@ -11,8 +11,10 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from dtq.errors import NewerSchema, Undecodable
@@ -42,9 +44,24 @@ class Actor:
 def new_task_id() -> str:
     """Return a UUIDv7 (RFC 9562, section 5.7) as 32 hex digits: ids sort by this host's time of creation."""
     milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10))
+    random = int.from_bytes(_ten_random_bytes())
     value = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68) << 64 | 2 << 62 | random & (1 << 62) - 1
     return f"{value:032x}"
+
+
+_drawn: list[bytes] = []
+"""Random bytes for ids to come: drawn together, since each draw from the system lets another thread go first."""
+
+os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def _ten_random_bytes() -> bytes:
+    while True:
+        try:
+            return _drawn.pop()  # in one step: no two threads get the same
+        except IndexError:
+            drawn = os.urandom(10 * 64)
+            _drawn.extend([drawn[at : at + 10] for at in range(0, len(drawn), 10)])
 
 
 def new_operation_id() -> str:
@@ -61,12 +78,16 @@ def rfc3339(seconds: float | None) -> str | None:
     """Return a UTC time with milliseconds and `Z` (RFC 3339), or None for None."""
     if seconds is None:
         return None
-    moment = datetime.fromtimestamp(round(seconds * 1000) / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    return f"{_to_the_second(whole)}.{milliseconds:03d}Z"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+@lru_cache(maxsize=1024)
+def _to_the_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+
+
+class Claim(NamedTuple):
     """One attempt that this worker may write the outcome of, as long as the lease holds."""
 
     task_id: str
@@ -101,8 +122,7 @@ class ErrorInfo(NamedTuple):
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one claim, to be recorded by `Broker.commit`."""
 
     claim: Claim
@@ -168,8 +188,7 @@ class Attempt:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(NamedTuple):
     """A task as it stands in Redis at one moment."""
 
     task_id: str
@@ -197,7 +216,7 @@ class Task:
     expires_at: float | None = None
     reason: str | None = None
     payload: Any = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = MappingProxyType({})
     tags: Sequence[str] = ()
     idempotency_key: str | None = None
     result: Any = None
@@ -223,7 +242,7 @@ class Task:
             "max_attempts": self.max_attempts,
             "priority": self.priority,
             "timeout_ms": self.timeout_ms,
-            "metadata": self.metadata,
+            "metadata": dict(self.metadata),
             "tags": list(self.tags),
             "idempotency_key": self.idempotency_key,
             "created_at": rfc3339(self.created_at),

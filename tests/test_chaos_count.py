@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -14,8 +13,7 @@ from dtq.submission import Submission
 from tests.chaos.count import Reckoning, _check
 from tests.support.ledger import read as read_ledger
 
-DONE = replace(
-    accepted_task("t1", Submission(task_type="quick"), 1_000_000_000_000),
+DONE = accepted_task("t1", Submission(task_type="quick"), 1_000_000_000_000)._replace(
     status=Status.SUCCEEDED,
     finished_at=100.0,
     max_attempts=5,
@@ -71,8 +69,8 @@ def test_a_run_beside_a_frozen_worker_is_told_apart(ledger, result):
 
 
 def test_failures_and_crashes_beyond_their_maximum_are_found(result):
-    check(replace(DONE, failures=6), {}, result)
-    check(replace(DONE, crashes=4), {}, result)
+    check(DONE._replace(failures=6), {}, result)
+    check(DONE._replace(crashes=4), {}, result)
     assert len(result.beyond_maximum) == 2
     assert not result.good
 

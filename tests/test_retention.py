@@ -123,6 +123,15 @@ def test_a_queue_that_nobody_has_used_for_a_day_goes_with_its_streams_and_counte
     assert seeded.queue == "used"
 
 
+def test_a_submission_is_a_use_of_its_queue(server: Server) -> None:
+    engine = Engine(server)
+    engine.submit(queue="used")
+    idle(engine, "used")
+    engine.submit(queue="used")
+    now = server.call("TIME")
+    assert int(now[0]) - 60 < float(server.call("ZSCORE", engine.keys.queues(), "used")) / 1000 <= int(now[0]) + 1
+
+
 def test_a_queue_that_is_used_or_paused_stays(server: Server) -> None:
     engine = Engine(server)
     for queue in ("fresh", "paused"):

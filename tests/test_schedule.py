@@ -43,12 +43,12 @@ def test_sched_01_retries_of_one_outage_come_back_spread_out(server: Server) -> 
 def test_what_is_due_is_moved_in_the_order_of_its_times_and_nothing_before(any_server: Server) -> None:
     engine = Engine(any_server)
     later = engine.submit(delay_seconds=600)
-    second = engine.submit(delay_seconds=0.04)
-    first = engine.submit(delay_seconds=0.02)
+    second = engine.submit(delay_seconds=0.8)
+    first = engine.submit(delay_seconds=0.4)
     promotion = engine.broker.upkeep.promote()
     assert promotion.moved == 0
-    assert 0 < (promotion.next_due_s or 0) <= 0.02
-    time.sleep(0.045)
+    assert 0 < (promotion.next_due_s or 0) <= 0.4
+    time.sleep(0.85)
     promotion = engine.broker.upkeep.promote()
     assert promotion.moved == 2
     assert 590 < (promotion.next_due_s or 0) <= 600

@@ -61,7 +61,7 @@ def task_of(answer: Mapping[str, Any]) -> Task:
     )
 
 
-_FIELDS = frozenset(Task.__dataclass_fields__) - {"seq", "expires_at"}
+_FIELDS = frozenset(Task._fields) - {"seq", "expires_at"}
 
 
 def page_of(answer: Mapping[str, Any]) -> TaskPage:

@@ -7,7 +7,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -122,7 +121,7 @@ class HttpClient:
         return self._transport.call(Ask(method, path, **more))
 
     def _the_same(self, error: IdempotencyInProgress) -> Task:
-        return replace(self.get(str(error.context["task_id"])), duplicate=True)
+        return self.get(str(error.context["task_id"]))._replace(duplicate=True)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from dtq.model import Claim, ErrorInfo, Outcome
 from dtq.states import Disposition
 
-_CLAIM_FIELDS = tuple(field.name for field in fields(Claim))
+_CLAIM_FIELDS = Claim._fields
 
 
 def encode(kind: str, **content: Any) -> bytes:

@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from dtq.broker import Broker, ClaimBatch, Tick
@@ -96,7 +96,7 @@ class FakeBroker:
     def steal(self, task_id: str) -> None:
         """Another worker gets the task: the claim that holds now is over."""
         task = self.tasks[task_id]
-        task.claim = replace(task.claim, seq=task.claim.seq + 2)
+        task.claim = task.claim._replace(seq=task.claim.seq + 2)
         task.owner = "thief"
 
     def _enter(self, method: str, *details: Any) -> None:
@@ -123,7 +123,7 @@ class FakeBroker:
                 task = self.tasks[task_id]
                 if len(claims) >= limit or (task.claim.suspect and claims):
                     break
-                task.claim = replace(task.claim, seq=task.claim.seq + 1, attempt=task.claim.attempt + 1)
+                task.claim = task.claim._replace(seq=task.claim.seq + 1, attempt=task.claim.attempt + 1)
                 task.status, task.owner = Status.RUNNING, worker_id
                 self.waiting.remove(task_id)
                 claims.append(task.claim)
@@ -151,7 +151,7 @@ class FakeBroker:
     def _release(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
             task = self.tasks[claim.task_id]
-            task.claim = replace(task.claim, seq=task.claim.seq + 1, attempt=task.claim.attempt - 1)
+            task.claim = task.claim._replace(seq=task.claim.seq + 1, attempt=task.claim.attempt - 1)
             task.status, task.owner = Status.QUEUED, ""
             self.waiting.insert(0, claim.task_id)
             self.bell.set()

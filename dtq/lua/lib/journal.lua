@@ -5,7 +5,8 @@ local lines, tallies = {}, {}
 local beyond = '_other'  -- no queue can be called so
 
 local function event(kind, task_id, queue, task_type, attempt, worker, detail)
-  lines[#lines + 1] = table.concat({ kind, task_id, queue, task_type, attempt, worker, detail or '' }, '\t')
+  lines[#lines + 1] = kind .. '\t' .. task_id .. '\t' .. queue .. '\t' .. task_type .. '\t' .. attempt .. '\t' ..
+    worker .. '\t' .. (detail or '')
 end
 
 local function count(queue, task_type, what)
@@ -46,11 +47,12 @@ end
 local function write_journal()
   local minute_number = math.floor(now_ms / 60000)
   for queue, fields in pairs(tallies) do
-    local minute = key.minute(queue, minute_number)
+    local minute, is_new = key.minute(queue, minute_number), false
     for field, number in pairs(fields) do
-      redis.call('HINCRBY', minute, add_to_totals(queue, field, number), number)
+      local sum = redis.call('HINCRBY', minute, add_to_totals(queue, field, number), number)
+      is_new = is_new or sum == number
     end
-    redis.call('PEXPIRE', minute, MINUTE_KEEP)
+    if is_new then redis.call('PEXPIRE', minute, MINUTE_KEEP) end
   end
   if #lines > 0 then
     redis.call('XADD', key.events(), 'MAXLEN', '~', EVENTS_MAXLEN, '*', 'e', table.concat(lines, '\n'))
