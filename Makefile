@@ -17,7 +17,7 @@ ARGS ?=
 SECONDS ?= 120
 SEED ?=
 
-.PHONY: help run test coverage test-long chaos bench lint fmt docs requirements clean
+.PHONY: help run test coverage test-slow test-long chaos bench lint fmt docs requirements clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -30,6 +30,9 @@ test: $(VENV)/.installed-dev  ## the tests (ARGS="-k name" for some of them)
 
 coverage: $(VENV)/.installed-dev  ## the tests, with coverage
 	@$(BIN)/python -m pytest --cov=dtq $(ARGS)
+
+test-slow: $(VENV)/.installed-dev  ## the tests that take tens of seconds each
+	@$(BIN)/python -m pytest -n 2 -m slow --timeout 300 $(ARGS)
 
 test-long: $(VENV)/.installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)

@@ -395,6 +395,7 @@ def _many(process: ServerProcess, number: int) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_redis_15_twenty_thousand_dead_letters_go_in_steps_beside_live_traffic(server_factory: Any) -> None:
     _many(server_factory(), 20_000)
 

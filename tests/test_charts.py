@@ -97,6 +97,7 @@ def test_minutes_that_are_over_are_read_once(engine: Engine, monkeypatch: pytest
     assert sent == ["TIME", "EVALSHA", "EVALSHA"]
 
 
+@pytest.mark.slow
 def test_a_thousand_queues_do_not_make_a_page_wait(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"q{number}" for number in range(1000)]
     charts = Charts(engine.server, engine.settings)

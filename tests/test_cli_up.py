@@ -184,6 +184,7 @@ def test_a_host_that_is_none_of_this_machine_is_told():
             usable_port(load_settings(env_file=None, api_host=host))
 
 
+@pytest.mark.slow
 def test_a_running_task_gets_its_time_and_a_second_interrupt_hurries(up, wait_until):
     stack = up("--json").ready()
     task_id = stack.call("/api/v1/tasks", {"task_type": "sleep_task", "payload": {"seconds": 1.5}})["task_id"]
@@ -223,6 +224,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_either(up, wait_until, sign
     assert_nothing_is_left()
 
 
+@pytest.mark.slow
 def test_after_a_kill_of_up_itself_the_next_one_works(up, wait_until):
     stack = up("--json").ready()
     done = stack.run_task()
@@ -261,6 +263,7 @@ def ready(stack):
     return None
 
 
+@pytest.mark.slow
 def test_handlers_of_the_directory_are_used_though_dtq_is_elsewhere(up):
     Path("mine.py").write_text(
         "from dtq import task\n@task('greet')\ndef greet(payload, ctx):\n print('in the handler')\n return 'hello'\n"
@@ -346,6 +349,7 @@ def test_the_first_words_tell_where_to_look_and_commands_that_work(up, wait_unti
     assert stack.end() == 0
 
 
+@pytest.mark.slow
 def test_log_lines_stay_json_where_that_is_wanted(up):
     stack = up("--json", DTQ_LOG_JSON="true").ready()
     stack.interrupt()

@@ -216,6 +216,7 @@ def web_scrape(web: WebServer) -> Scrape:
     return Scrape(answer.body.decode())
 
 
+@pytest.mark.slow
 def test_met_01_totals_are_exact_over_processes_recycles_restarts_purge_and_retention(
     server: Server, valkey: ServerProcess
 ) -> None:

@@ -182,6 +182,7 @@ class Slowest:
         raise AssertionError(f"{what}: {total} done after {most} scripts, and no end")
 
 
+@pytest.mark.slow
 def test_redis_15_twenty_thousand_due_tasks_are_promoted_and_as_many_orphans_reclaimed_in_bounded_steps(
     server: Server,
 ) -> None:
@@ -230,6 +231,7 @@ def test_redis_15_tens_of_thousands_of_dead_letters_and_ended_tasks_go_in_bounde
     check_invariants(server, strict.keys, strict.settings)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bounded_keys")
 def test_redis_15_thousands_of_claims_are_settled_handed_back_and_committed_in_bounded_steps(server: Server) -> None:
     engine = Engine(server)

@@ -354,7 +354,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(payload=st.dictionaries(st.text(), JSON_VALUES, max_size=5), ascii_only=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_json_object_comes_through_unchanged(payload: dict[str, Any], ascii_only: bool) -> None:
     body = json.dumps({"task_type": "e", "payload": payload}, ensure_ascii=ascii_only)
     assert json.dumps(json.loads(parse(body).payload_json)) == json.dumps(payload)
@@ -364,7 +364,7 @@ FIELD_NAMES = st.sampled_from([*Submission.model_fields, "x", ""])
 
 
 @given(fields=st.dictionaries(FIELD_NAMES, JSON_VALUES, max_size=6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_fields_are_accepted_or_refused_by_name(fields: dict[str, Any]) -> None:
     try:
         parse(json.dumps(fields))
@@ -379,7 +379,7 @@ def test_any_fields_are_accepted_or_refused_by_name(fields: dict[str, Any]) -> N
 
 @given(body=st.binary(max_size=200))
 @example(b'{"a": "\\ud800\\udc00"}')
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_bytes_are_json_or_refused(body: bytes) -> None:
     try:
         value = load_json(body)

@@ -109,6 +109,7 @@ def test_a_task_in_an_answer_has_the_fields_that_are_described(api: Api) -> None
     assert set(schema["properties"]) == set(api.post())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing_in_the_whole_description(server: Server, tmp_path: Path) -> None:
     """Over real connections: every operation, good and bad input, each answer held against the description."""

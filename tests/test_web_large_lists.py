@@ -51,6 +51,7 @@ def middle(api: Api) -> str:
     return f"{int(float(ids[at + 1]))}-{ids[at].decode()}"
 
 
+@pytest.mark.slow
 def test_dash_01_a_page_over_fifty_thousand_tasks_costs_what_one_over_five_hundred_does(
     api: Api, server: Server
 ) -> None:

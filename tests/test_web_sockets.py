@@ -222,6 +222,7 @@ def large_web(valkey: ServerProcess) -> Iterator[WebServer]:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_ws_02_fifty_clients_that_never_read_slow_no_post_and_end(
     large_web: WebServer, engine: Engine, wait_until: Wait

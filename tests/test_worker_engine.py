@@ -453,6 +453,7 @@ def test_delays_are_kept_on_an_idle_worker(make, client):
     assert sorted(late_ms)[8] < 100
 
 
+@pytest.mark.slow
 def test_redis_15_20000_due_at_once_are_moved_without_holding_up_claims(make, client, server):
     worker = make(worker_concurrency=8, max_scheduled=100_000)
     worker.task("bulk")(lambda payload, ctx: None)

@@ -69,7 +69,7 @@ def test_a_worker_tells_how_long_tasks_waited_ran_and_took(workers, client):
     assert told.one("dtq_retry_delay_seconds_sum", **flaky) == pytest.approx(0.4)
     assert told.one("dtq_worker_slots") == 4
     assert told.one("dtq_worker_redis_away") == 0
-    assert told.one("dtq_worker_claimed_total") == 6
+    assert told.one("dtq_worker_claimed_total") >= 6  # what waits for long is handed back, and claimed again
     assert told.one("process_resident_memory_bytes") > 10_000_000
     assert "dtq_worker_renewal_lag_seconds" in told.samples
     with pytest.raises(urllib.error.HTTPError, match="404"):
