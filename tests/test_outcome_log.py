@@ -58,10 +58,11 @@ def test_each_outcome_is_one_line_with_its_ids(lines, kind, status, level, words
 def test_what_is_more_than_can_be_read_is_summed_up_and_failures_never_are(lines):
     now = [100.0]
     outcome_log = OutcomeLog(lambda: now[0])
+    outcome_log.settle()
     for number in range(LINES_A_SECOND + 30):
         outcome_log.tell(job_with("succeed", f"t{number % 7}"), Status.SUCCEEDED)
         outcome_log.tell(job_with("retry"), Status.RETRYING)
-    outcome_log.settle()
+        outcome_log.settle()
     told = [record.getMessage() for record in lines()]
     assert told.count("task succeeded") == LINES_A_SECOND
     assert sum(message.startswith("task failed") for message in told) == LINES_A_SECOND + 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from dtq.states import TERMINAL, Status
 
@@ -35,17 +35,16 @@ class Buckets:
         self.counts = [0] * (len(bounds) + 1)
         self.sum_s = 0.0
 
-    def note(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum_s += seconds
+
+Series: TypeAlias = tuple[Buckets, Buckets, Buckets, Buckets]
+"""In the order of BOUNDS."""
 
 
 class Timings:
     """The buckets of one worker process. Written by the committer's thread alone, read by any."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str], dict[str, Buckets]] = {}
+        self._series: dict[tuple[str, str], Series] = {}
 
     def note(self, job: Job, status: Status, now: float) -> None:
         """Count an attempt whose outcome was recorded.
@@ -53,19 +52,30 @@ class Timings:
         status: that the task has now. now: monotonic, when it was recorded.
         """
         claim, outcome = job.claim, job.outcome
-        series = self._series.get((claim.queue, claim.task_type)) or self._new(claim.queue, claim.task_type)
+        key = (claim.queue, claim.task_type)
+        wait, execution, duration, retry_delay = self._series.get(key) or self._new(key)
         if job.started_at and outcome is not None:
-            series["wait"].note(claim.waited_s + job.started_at - job.claimed_at)
-            series["execution"].note(job.ran_s or outcome.duration_ms / 1000)
+            # For each task that runs: spelled out, since three calls would cost as much again
+            seconds = claim.waited_s + job.started_at - job.claimed_at
+            wait.counts[bisect_left(wait.bounds, seconds)] += 1
+            wait.sum_s += seconds
+            seconds = job.ran_s or outcome.duration_ms / 1000
+            execution.counts[bisect_left(execution.bounds, seconds)] += 1
+            execution.sum_s += seconds
         if status in TERMINAL:
-            series["duration"].note(claim.age_s + now - job.claimed_at)
+            seconds = claim.age_s + now - job.claimed_at
+            duration.counts[bisect_left(duration.bounds, seconds)] += 1
+            duration.sum_s += seconds
         elif outcome is not None and outcome.kind == "retry":
-            series["retry_delay"].note(outcome.delay_ms / 1000)
+            seconds = outcome.delay_ms / 1000
+            retry_delay.counts[bisect_left(retry_delay.bounds, seconds)] += 1
+            retry_delay.sum_s += seconds
 
     def series(self) -> Mapping[tuple[str, str], Mapping[str, Buckets]]:
         """Return the buckets by (queue, task type), by what they measure."""
-        return dict(self._series)
+        return {key: dict(zip(BOUNDS, series, strict=True)) for key, series in list(self._series.items())}
 
-    def _new(self, queue: str, task_type: str) -> dict[str, Buckets]:
-        pair = (queue, task_type) if len(self._series) < MAX_SERIES else _OTHER
-        return self._series.setdefault(pair, {name: Buckets(bounds) for name, bounds in BOUNDS.items()})
+    def _new(self, key: tuple[str, str]) -> Series:
+        pair = key if len(self._series) < MAX_SERIES else _OTHER
+        wait, execution, duration, retry_delay = map(Buckets, BOUNDS.values())
+        return self._series.setdefault(pair, (wait, execution, duration, retry_delay))
