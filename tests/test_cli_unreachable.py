@@ -36,6 +36,7 @@ COMMANDS = [
     "bulk list",
     "worker stop w1",
     "worker list",
+    "bench --tasks 100",
     "up",
 ]
 SILENT = ["submit echo_task", f"get {ID}", "list", "queue pause mail", "worker list", "up"]
