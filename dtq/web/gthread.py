@@ -178,6 +178,8 @@ class Worker(ThreadWorker):
                 self.log.exception("a connection failed")
                 if connection is not None:
                     self._drop(connection)
+                else:
+                    self._unwatched.add(fd)
 
     def _on_readable(self, connection: Connection) -> None:
         if self._waiting.pop(connection, None) is None:  # its time was up, and the main thread woke us to say so
