@@ -19,6 +19,7 @@ from dtq.commands.console import (
 )
 from dtq.commands.many import follow, tell
 from dtq.commands.tables import Column, print_pairs, print_table
+from dtq.commands.watching import watch_option
 from dtq.limits import BULK_LISTED
 from dtq.model import dumps
 
@@ -40,6 +41,7 @@ def bulk() -> None:
 
 @bulk.command("list")
 @click.option("--limit", type=click.IntRange(1, BULK_LISTED), default=20, show_default=True, help="Jobs to show.")
+@watch_option
 @json_option
 def list_jobs(limit: int, as_json: bool) -> None:
     """List the last bulk jobs, newest first."""
@@ -58,6 +60,7 @@ def list_jobs(limit: int, as_json: bool) -> None:
 
 @bulk.command("show")
 @click.argument("bulk_id", callback=checked_id)
+@watch_option
 @json_option
 def show(bulk_id: str, as_json: bool) -> None:
     """Show what a bulk job is about and how far it is."""
