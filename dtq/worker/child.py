@@ -6,6 +6,7 @@ is gone or stands still. Imports little: a child is started for each slot that r
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -43,7 +44,7 @@ class Child:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._parent = os.getppid()
-        self._lease_s = math.inf
+        self._silence_s = math.inf
         self._heard_at = time.monotonic()
         self._sending = threading.Lock()
         self._work: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
@@ -55,7 +56,7 @@ class Child:
     def serve(self) -> None:
         """Work until the worker is gone."""
         setup = messages.decode(self._connection.recv_bytes())
-        self._lease_s = setup["lease_s"]
+        self._silence_s = setup["silence_s"]
         rules = _prepare(setup)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
         self._send("ready")
@@ -90,7 +91,7 @@ class Child:
                 if self._connection.poll(PROGRESS_INTERVAL_S / 5 if self._busy else IDLE_LOOK_S):
                     self._take(messages.decode(self._connection.recv_bytes()))
                 elif self._left_alone():
-                    end_group()
+                    self._leave()
                 context = self._context
                 if context is not None:
                     context.send_due_progress(time.monotonic())
@@ -100,7 +101,13 @@ class Child:
 
     def _left_alone(self) -> bool:
         """Whether the worker is gone, also if others have its end of the connection; or its claims must be over."""
-        return os.getppid() != self._parent or (self._busy and time.monotonic() - self._heard_at > self._lease_s)
+        return os.getppid() != self._parent or (self._busy and time.monotonic() - self._heard_at > self._silence_s)
+
+    def _leave(self) -> None:
+        if self._sending.acquire(timeout=0.1):  # else the handler's thread hangs in it: nobody reads
+            with contextlib.suppress(OSError):
+                self._connection.send_bytes(messages.encode("left"))
+        end_group()
 
     def _take(self, message: Mapping[str, Any]) -> None:
         self._heard_at = time.monotonic()

@@ -112,10 +112,11 @@ class Committer(Service):
         self._state.outage.over()
         done, self._kept = self._kept, []
         remove = self._state.holdings.remove
-        for job in done:
-            remove(job)
-        if None in answers:
-            self._note_refused([job for job, answer in zip(done, answers, strict=True) if answer is None])
+        held = [remove(job) for job in done]
+        if None in answers:  # of what is not held any more, it was said before that the claim is over
+            self._note_refused(
+                [job for job, answer, was in zip(done, answers, held, strict=True) if was and answer is None]
+            )
         self._count(outcomes)
         timings, now = self._state.stats.timings, time.monotonic()
         for job, answer in zip(done, answers, strict=True):
@@ -137,10 +138,9 @@ class Committer(Service):
         return answers
 
     def _note_refused(self, jobs: Sequence[Job]) -> None:
-        self._state.stats.stale += len(jobs)
-        unsaid = [job for job in jobs if not job.lost]
-        if unsaid:
-            self._state.claims_over.add(len(unsaid), ids(unsaid[0]))
+        if jobs:
+            self._state.stats.stale += len(jobs)
+            self._state.claims_over.add(len(jobs), ids(jobs[0]))
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         stats = self._state.stats

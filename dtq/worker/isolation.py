@@ -4,8 +4,8 @@ The child is a fresh interpreter in a session of its own, never a fork: this pro
 of DTQ_TASKS by itself (see `child`). What it does wrong, crashing included, fails the attempt and not the worker.
 
 A child must not outlive the claim that it works under. It holds one end of a pipe whose other end is the worker's: when
-that closes the kernel kills it. And it is told now and then that the worker is alive: when it has heard nothing for the
-length of a lease it ends by itself, since a worker that stands still loses its claims.
+that closes the kernel kills it. And it is told now and then that the worker is alive: when it has heard nothing for so
+long that the lease may end soon, it ends by itself, since a worker that stands still loses its claims.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 START_LIMIT_S = 60.0
 """How long a child may take to import the modules of DTQ_TASKS."""
 POLL_S = 0.05
+BEATS_A_LEASE = 6
+SILENCE = 0.6
+"""For this part of a lease a child waits for a beat: a renewal is a third of a lease old at the most when the worker
+stops, so the task is nobody else's before the child has ended."""
 CANCEL_PATIENCE_S = 1.0
 """From telling a handler of its cancellation to killing it."""
 
@@ -139,7 +143,7 @@ class IsolatedProcess:
             "tasks": settings.tasks,
             "path": sys.path,
             "worker_id": self._state.worker_id,
-            "lease_s": self._state.lease_s,
+            "silence_s": self._state.lease_s * SILENCE,
             "backoff": [settings.retry_base_delay, settings.retry_max_delay, settings.retry_jitter],
             "max_attempts": self._rules.max_attempts,
             "result_max_bytes": self._rules.result_max_bytes,
@@ -163,6 +167,9 @@ class IsolatedProcess:
                         if job.released and message["outcome"]["kind"] != "succeed"
                         else self._outcome(job, message)
                     )
+                if message["kind"] == "left":
+                    self._left(job)
+                    return None
                 self._take_progress(job, message)
                 continue
             now = time.monotonic()
@@ -178,13 +185,20 @@ class IsolatedProcess:
                 return self._timed_out(job, handler, began)
 
     def _say_alive(self, connection: Connection, now: float) -> None:
-        if now - self._told_at < self._state.lease_s / 4:
+        if now - self._told_at < self._state.lease_s / BEATS_A_LEASE:
             return
         poller = select.poll()
         poller.register(connection.fileno(), select.POLLOUT)
         if poller.poll(0):  # else it has not listened for long, and a full pipe would hold this runner up
             connection.send_bytes(messages.encode("alive"))
             self._told_at = now
+
+    def _left(self, job: Job) -> None:
+        """The child took this worker for dead: the claim is over, or will be, for nobody renews it any more."""
+        self.close()
+        if not job.released and self._state.holdings.remove(job):
+            self._state.stats.stale += 1
+            self._state.claims_over.add(1, ids(job))
 
     def _outcome(self, job: Job, message: Mapping[str, Any]) -> Outcome:
         return messages.outcome_from_dict(job.claim, message["outcome"])

@@ -172,9 +172,9 @@ class Runner:
 
     def _leave_to_others(self, job: Job) -> None:
         """This process stood still for longer than its lease: another worker may have the task by now."""
-        self._state.stats.stale += 1
-        self._state.claims_over.add(1, ids(job))
-        self._state.holdings.remove(job)
+        if self._state.holdings.remove(job):
+            self._state.stats.stale += 1
+            self._state.claims_over.add(1, ids(job))
 
     def _call(self, job: Job, handler: Handler, payload: Any) -> Outcome | None:
         """Run the handler. Returns None when nothing is to be recorded: the claim is over, or the job given back."""

@@ -80,10 +80,11 @@ class Holdings:
         """Whether this very job is held: its task may have been claimed anew meanwhile."""
         return self._jobs.get(job.claim.task_id) is job
 
-    def remove(self, job: Job) -> None:
-        """Strike a job out, unless its task is held under a newer claim. May be called again."""
-        if self._jobs.get(job.claim.task_id) is job:
-            self._jobs.pop(job.claim.task_id, None)
+    def remove(self, job: Job) -> bool:
+        """Strike a job out, unless its task is held under a newer claim. Returns whether this very call did it."""
+        if self._jobs.get(job.claim.task_id) is not job:
+            return False
+        return self._jobs.pop(job.claim.task_id, None) is not None
 
     def ids(self) -> Sequence[str]:
         """Return the ids of all held tasks."""

@@ -130,15 +130,13 @@ class Ticker(Service):
 
     def _lose(self, jobs: Sequence[Job]) -> None:
         """Stop tasks whose claims are over, but for those that left our hands while the answer was on its way."""
-        holdings = self._state.holdings
-        lost = [job for job in jobs if job.outcome is None and not job.lost and holdings.holds(job)]
+        lost = [job for job in jobs if job.outcome is None and self._state.holdings.remove(job)]
         if not lost:
             return
         self._state.claims_over.add(len(lost), ids(lost[0]))
         self._state.stats.stale += len(lost)
         for job in lost:
             self._pool.stop_handler(job, lost=True)
-            holdings.remove(job)
 
     def _help_out(self) -> None:
         """Do what the leader should have done a second ago, all of it unless renewals would have to wait."""

@@ -82,7 +82,7 @@ def _check(
             result.run_after_success.append(task.task_id)
     for first, second in pairwise(runs):
         if second.start < first.end:
-            if any(first.start - LEASE_S <= moment <= second.start for moment in stopped.get(first.pid, [])):
+            if any(first.start - LEASE_S <= moment <= second.start for moment in stopped.get(first.worker, [])):
                 result.beside_a_frozen_worker += 1
             else:
                 result.two_at_once.append(task.task_id)

@@ -49,7 +49,7 @@ class Stopped:
 class Killed(Stopped):
     """SIGKILL; the append-only file brings everything back."""
 
-    options = ("--appendfsync", "everysec")
+    options = ("--appendfsync", "always")
 
     def begin(self, process: ServerProcess, straight: Server) -> None:
         process.kill()
@@ -58,7 +58,7 @@ class Killed(Stopped):
 class Loading(Killed):
     """Killed, and slow to load what it has: LOADING for a second or so."""
 
-    options = ("--key-load-delay", "200")
+    options = ("--appendfsync", "always", "--key-load-delay", "200")
 
     def begin(self, process: ServerProcess, straight: Server) -> None:
         straight.pipeline([("SET", f"other:{number}", "") for number in range(6000)])
@@ -202,6 +202,20 @@ def _check_words(worker: Worker) -> None:
     assert worker.lines("ERROR", "CRITICAL") == []
     said = [line for line in worker.lines() if "next attempt in" not in line]
     assert len(said) <= 6, "\n".join(said)
+
+
+def test_what_is_two_seconds_old_survives_a_server_that_is_killed_and_syncs_every_second(
+    server_factory: Callable[..., ServerProcess], make_field: FieldFactory
+) -> None:
+    process = server_factory("valkey", aof=True, options=("--appendfsync", "everysec"))
+    field = make_field(process.url)
+    ids = [field.submit("quick") for _ in range(200)]
+    time.sleep(2.2)  # one, and another one while its disk is busy
+    process.kill()
+    process.start()
+    field.spawn()
+    wait_until(lambda: _is_up(field), "the server", 10)
+    assert {field.done(one).attempt for one in ids} == {1}
 
 
 def test_redis_08_at_maxmemory_submissions_are_refused_and_what_runs_is_finished_all_the_same(

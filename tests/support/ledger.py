@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ VARIABLE = "TESTS_LEDGER"
 def write(what: str, ctx: TaskContext) -> None:
     """Write a line: one write, safe from a kill. what: "start" or "end"."""
     line = {"what": what, "task": ctx.task_id, "attempt": ctx.attempt, "pid": os.getpid(), "at": _now()}
+    if "dtq.worker.child" in sys.orig_argv:
+        line["worker"] = os.getppid()
     ledger = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(ledger, (json.dumps(line) + "\n").encode())
     os.close(ledger)
@@ -32,6 +35,8 @@ class Run:
     """One run of a handler, from its line at the start to that at the end, or to the death of its process."""
 
     pid: int
+    worker: int
+    """The worker's process: the same, unless the handler is isolated."""
     attempt: int
     start: float
     end: float
@@ -48,8 +53,9 @@ def read(ledger: Path, died: Mapping[int, float] | None = None) -> dict[str, lis
         name = (entry["task"], entry["pid"], entry["attempt"])
         if entry["what"] == "start":
             # without a line for its end, it ran until its process died at the latest
-            end = (died or {}).get(entry["pid"], entry["at"])
-            run = Run(pid=entry["pid"], attempt=entry["attempt"], start=entry["at"], end=end)
+            worker = entry.get("worker", entry["pid"])
+            end = (died or {}).get(worker, entry["at"])
+            run = Run(pid=entry["pid"], worker=worker, attempt=entry["attempt"], start=entry["at"], end=end)
             runs[entry["task"]].append(run)
             open_runs[name] = run
         elif name in open_runs:

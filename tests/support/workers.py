@@ -177,7 +177,7 @@ class Workers:
         made = WorkerProcess(self.url, *arguments, environment=environment, cwd=self._cwd)
         self._made.append(made)
         if ready:
-            made.wait_for_log("slots, Redis")
+            made.wait_for_log("slots, Redis", timeout_s=30)
         return made
 
     def close(self) -> None:
