@@ -19,7 +19,9 @@ from tests.chaos.count import reckon
 from tests.chaos.fleet import Fleet
 from tests.chaos.hand import Hand
 
-KINDS = ["quick"] * 12 + ["slow"] * 3 + ["flaky"] * 5
+KINDS = ["quick"] * 12 + ["slow"] * 3 + ["flaky"] * 4 + ["isolated"]
+RARE = {200: "poison", 100: "deaf", 300: "deaf"}
+"""Which of four hundred tasks are of another kind."""
 SETTLE_S = 90.0
 
 
@@ -45,7 +47,7 @@ class Producer:
         number = 0
         while not self._stop.wait(self._pause_s):
             number += 1
-            kind = "poison" if number % 400 == 200 else self._random.choice(KINDS)
+            kind = RARE.get(number % 400) or self._random.choice(KINDS)
             self._submit(kind, f"task-{number}", self._random.randrange(10), self._random.choice([0, 0, 0, 0.3]))
 
     def _submit(self, kind: str, key: str, priority: int, delay_s: float) -> None:

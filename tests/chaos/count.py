@@ -10,7 +10,7 @@ from itertools import pairwise
 from dtq.client import Client
 from dtq.errors import TaskNotFound
 from dtq.model import Task
-from dtq.states import Status
+from dtq.states import Disposition, Status
 from tests.chaos.fleet import LEASE_S, Fleet
 from tests.support.ledger import Run, read
 
@@ -27,6 +27,8 @@ class Reckoning:
     run_after_success: list[str] = field(default_factory=list)
     beyond_maximum: list[str] = field(default_factory=list)
     two_at_once: list[str] = field(default_factory=list)
+    beside_a_written_off_thread: int = 0
+    """Runs that overlapped one that its worker had given up after its time limit."""
     beside_a_frozen_worker: int = 0
     """Runs that overlapped one whose process was stopped for longer than its lease: it learns of it when it goes on."""
     absorbed: int = 0
@@ -44,8 +46,9 @@ class Reckoning:
             "failures or crashes beyond their maximum": self.beyond_maximum,
             "two at once": self.two_at_once,
         }
-        told = [f"accepted: {self.accepted}", f"ended: {dict(self.statuses)}"]
+        told = [f"accepted: {self.accepted}", f"finished: {dict(self.statuses)}"]
         told += [f"{what}: {len(ids)}" + (f"  {ids[:5]}" if ids else "") for what, ids in wrong.items()]
+        told.append(f"overlaps with a written-off thread: {self.beside_a_written_off_thread}")
         told.append(f"overlaps with a worker that was frozen beyond its lease: {self.beside_a_frozen_worker}")
         told.append(f"duplicates absorbed: {self.absorbed}")
         return told
@@ -80,9 +83,12 @@ def _check(
         over = task.finished_at + CLOCK_SLACK_S
         if any(run.start > over for run in runs):
             result.run_after_success.append(task.task_id)
+    timed_out = {one.number for one in task.attempts if one.outcome is Disposition.TIMED_OUT}
     for first, second in pairwise(runs):
         if second.start < first.end:
-            if any(first.start - LEASE_S <= moment <= second.start for moment in stopped.get(first.worker, [])):
+            if first.attempt in timed_out and first.worker == first.pid:  # in a thread, not in a process of its own
+                result.beside_a_written_off_thread += 1
+            elif any(first.start - LEASE_S <= moment <= second.start for moment in stopped.get(first.worker, [])):
                 result.beside_a_frozen_worker += 1
             else:
                 result.two_at_once.append(task.task_id)

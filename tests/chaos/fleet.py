@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from dtq.keys import Keys
 from tests.support import PROJECT
 from tests.support.ledger import VARIABLE
 from tests.support.proxy import FlakyProxy
@@ -22,6 +23,8 @@ SETTINGS = {
     "DTQ_RETRY_BASE_DELAY": "0.1",
     "DTQ_RETRY_MAX_DELAY": "0.5",
     "DTQ_DRAIN_TIMEOUT_S": "2",
+    "DTQ_TIMEOUT_GRACE_S": "0.3",
+    "DTQ_WORKER_METRICS_PORT": "0",
     "DTQ_MAX_QUEUE_DEPTH": "100000",
     "DTQ_LOG_LEVEL": "WARNING",
 }
@@ -39,6 +42,7 @@ class Fleet:
         self.server = ServerProcess(program, aof=True, options=("--appendfsync", "always"))
         self.server.start()
         self.proxy = FlakyProxy(self.server.url)
+        self.keys = Keys()
         self.ledger = directory / "ledger"
         self.stopped: dict[int, list[float]] = {}
         """By pid: when it was stopped (SIGSTOP), if for long enough to lose its leases."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from dtq.errors import DtqError
+from dtq.keys import GROUP
 from dtq.redisio import Server
 from tests.chaos.fleet import LEASE_S, Fleet
 
@@ -27,6 +28,11 @@ class Hand:
             (5, self.cut_connections),
             (4, self.swallow_reply),
             (2, self.half_close),
+            (2, self.double_commands),
+            (1, self.delay_replies),
+            (1, self.delete_stream),
+            (1, self.destroy_group),
+            (1, self.take_the_lock),
             (3, self.forget_scripts),
             (3, self.kill_clients),
             (1, self.kill_server),
@@ -63,6 +69,23 @@ class Hand:
 
     def swallow_reply(self) -> None:
         self.fleet.proxy.drop_next_reply(matching=b"EVALSHA", times=self._random.randint(1, 3))
+
+    def double_commands(self) -> None:
+        self.fleet.proxy.double_next(b"EVALSHA", times=self._random.randint(1, 5))
+
+    def delay_replies(self) -> None:
+        self.fleet.proxy.delay_s = self._random.choice([0.1, 2.0])
+        time.sleep(self._random.uniform(0.2, 2.0))
+        self.fleet.proxy.delay_s = 0.0
+
+    def delete_stream(self) -> None:
+        self._call("DEL", self.fleet.keys.stream("default", self._random.randrange(10)))
+
+    def destroy_group(self) -> None:
+        self._call("XGROUP", "DESTROY", self.fleet.keys.stream("default", self._random.randrange(10)), GROUP)
+
+    def take_the_lock(self) -> None:
+        self._call("SET", self.fleet.keys.scheduler_lock(), "nobody", "PX", "10000")
 
     def forget_scripts(self) -> None:
         self._call("SCRIPT", "FLUSH")

@@ -44,6 +44,25 @@ def flaky(payload: dict[str, Any], ctx: TaskContext) -> str:
     return ctx.task_id
 
 
+@task("isolated", isolation="process", max_attempts=10)
+def isolated(payload: dict[str, Any], ctx: TaskContext) -> str:
+    """Take a while in a process of its own, which dies now and then."""
+    _work(random.uniform(0.0, 0.5), ctx)
+    if random.random() < 0.1:
+        os.abort()
+    return ctx.task_id
+
+
+@task("deaf", timeout_ms=500, max_attempts=10)
+def deaf(payload: dict[str, Any], ctx: TaskContext) -> str:
+    """Not hear of its time limit, the first time: its thread is written off and goes on beside its retry."""
+    write("start", ctx)
+    if ctx.attempt == 1:
+        time.sleep(2.5)
+    write("end", ctx)
+    return ctx.task_id
+
+
 @task("poison")
 def poison(payload: dict[str, Any], ctx: TaskContext) -> None:
     """Kill the worker."""
