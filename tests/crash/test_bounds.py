@@ -86,7 +86,11 @@ def _used_memory(server: Server) -> int:
 
 
 @pytest.mark.parametrize(
-    "number", [20_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    "number",
+    [
+        pytest.param(20_000, marks=pytest.mark.slow),
+        pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+    ],
 )
 def test_redis_21_what_has_ended_leaves_nothing_behind_however_many_there_were(
     server: Server, crew: Crew, number: int

@@ -41,6 +41,7 @@ def _due_together(field: Field, number: int, in_s: float) -> None:
 # --- leaders ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_killed_in_the_middle_of_a_backlog_strands_none_of_it(field: Field) -> None:
     """Its lock holds for ten seconds; the others do not wait for that."""
     first = field.spawn("first")

@@ -65,6 +65,7 @@ def _mixed(field: Field, number: int) -> list[str]:
     return [field.submit(*kinds[n % 3], delay_seconds=0.3 if n % 5 == 0 else 0) for n in range(number)]
 
 
+@pytest.mark.slow
 def test_redis_11_after_any_misbehaviour_of_the_network_all_is_done_once_and_soon(
     server: Server, proxy: FlakyProxy, make_field: FieldFactory
 ) -> None:

@@ -303,6 +303,7 @@ def test_redis_02_what_is_deleted_under_a_worker_is_put_back_within_seconds(fiel
     _check_words(worker)
 
 
+@pytest.mark.slow
 def test_a_backlog_whose_stream_is_deleted_is_put_back_at_once_and_not_by_and_by(field: Field) -> None:
     """Ten thousand waiting tasks: their order is kept, and nothing has to wait for the next round."""
     for _ in range(10):

@@ -122,7 +122,10 @@ def test_life_13_a_kill_takes_nothing_from_the_retry_budget(spawn, client, wait_
     assert (task.attempt, task.failures, task.crashes) == (2, 0, 0)
 
 
-@pytest.mark.parametrize(("task_type", "beside", "starts"), [("deadly", 0, {4}), ("deadly.later", 30, {4, 5})])
+@pytest.mark.parametrize(
+    ("task_type", "beside", "starts"),
+    [("deadly", 0, {4}), pytest.param("deadly.later", 30, {4, 5}, marks=pytest.mark.slow)],
+)
 def test_poison_01_a_task_that_kills_its_workers_ends_as_a_dead_letter_and_its_neighbours_do_not_pay(
     spawn, client, wait_until, task_type, beside, starts
 ):
@@ -273,6 +276,7 @@ def test_claim_02_what_waits_behind_long_tasks_is_not_redelivered(local, client)
     assert sorted(starts) == sorted((one, 1) for one in ids)
 
 
+@pytest.mark.slow
 def test_claim_25_busy_handlers_do_not_starve_the_renewals(spawn, client, wait_until):
     """Eight loops of pure Python for several leases: no task changes hands."""
     spawn("--name", "busy", "--concurrency", "8", visibility_timeout_s=4)
