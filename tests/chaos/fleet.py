@@ -81,7 +81,8 @@ class Fleet:
     def freeze(self, number: int, seconds: float) -> None:
         """SIGSTOP a worker, and let it go on after `seconds`."""
         worker = self.workers[number]
-        self.stopped.setdefault(worker.pid, []).append(time.time())
+        if seconds > LEASE_S / 2:  # a renewal is a third of a lease old, or a little more
+            self.stopped.setdefault(worker.pid, []).append(time.time())
         worker.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
         worker.send_signal(signal.SIGCONT)

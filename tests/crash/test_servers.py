@@ -157,10 +157,10 @@ def _is_up(field: Field) -> bool:
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(Stopped(), id="redis_01-stopped"),
+        pytest.param(Stopped(), id="redis_01-stopped", marks=pytest.mark.slow),
         pytest.param(Killed(), id="redis_01-killed"),
         pytest.param(Loading(), id="redis_06-loading"),
-        pytest.param(Frozen(), id="frozen"),
+        pytest.param(Frozen(), id="frozen", marks=pytest.mark.slow),
         pytest.param(ReadOnly(), id="redis_04-readonly"),
         pytest.param(CannotSave(), id="redis_10-misconf"),
         pytest.param(Full(), id="redis_08-full"),
@@ -275,7 +275,9 @@ def test_redis_02_after_flushall_with_hundreds_in_its_hands_a_worker_goes_on_wit
     assert {len(field.runs()[one]) for one in ids} == {1}
 
 
-@pytest.mark.parametrize("lost", ["stream", "group", "schedule", "wake", "everything of streams"])
+@pytest.mark.parametrize(
+    "lost", ["stream", "group", "schedule", *(pytest.param(one, marks=pytest.mark.slow) for one in ("wake", "streams"))]
+)
 def test_redis_02_what_is_deleted_under_a_worker_is_put_back_within_seconds(field: Field, lost: str) -> None:
     """Some run, many wait, some are delayed or parked; the record of each task brings it back."""
     worker = field.spawn(worker_concurrency=2, visibility_timeout_s=6)
@@ -285,11 +287,11 @@ def test_redis_02_what_is_deleted_under_a_worker_is_put_back_within_seconds(fiel
     ids += [field.submit("quick", delay_seconds=1.0) for _ in range(5)]
     ids += [field.submit("fails.once", delay_seconds=0.3) for _ in range(5)]
     server, keys = field.client.server, field.keys
-    if lost in ("stream", "everything of streams"):
+    if lost in ("stream", "streams"):
         server.call("DEL", keys.stream("default", 5))
     if lost == "group":
         server.call("XGROUP", "DESTROY", keys.stream("default", 5), "workers")
-    if lost in ("wake", "everything of streams"):
+    if lost in ("wake", "streams"):
         server.call("DEL", keys.wake("default"), keys.scheduler_wake(), keys.parked("default"))
     if lost == "schedule":
         time.sleep(0.5)

@@ -95,7 +95,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_life_01_a_signal_at_any_moment_loses_nothing_counts_nothing_and_repeats_nothing(
     field: Field, signals: int
 ) -> None:

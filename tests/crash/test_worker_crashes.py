@@ -101,6 +101,7 @@ def test_life_02_task_of_a_killed_worker_is_run_again_soon_after_the_lease(spawn
     assert task.attempts[0].outcome is Disposition.LOST
 
 
+@pytest.mark.slow
 def test_claim_04_all_that_a_dead_worker_held_is_run_by_one_that_runs_already(spawn, client, wait_until):
     first = spawn("--name", "first", "--concurrency", "3")
     ids = [client.submit("nap", {"seconds": 60 if n == 0 else 30}).task_id for n in range(3)]
@@ -258,6 +259,7 @@ def test_life_06_a_drain_that_outlasts_the_lease_loses_no_claim_hears_cancellati
     assert first.code == 0
 
 
+@pytest.mark.slow
 def test_claim_02_what_waits_behind_long_tasks_is_not_redelivered(local, client):
     starts = []
     workers = [local(f"w{n}", visibility_timeout_s=1.0, worker_concurrency=1) for n in range(2)]

@@ -59,6 +59,7 @@ def submit_when_up(client, task_type, payload=None):
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_redis_01_a_worker_takes_tasks_again_after_a_restart(server_factory, start, connect, caplog, wait_until):
     process = server_factory("valkey", aof=True)
     client = connect(process.url)
@@ -109,7 +110,14 @@ def test_redis_02_entries_of_a_destroyed_group_are_run(server, start, connect):
         assert client.wait(one, 10).status is Status.SUCCEEDED
 
 
-@pytest.mark.parametrize("refusal", ["LOADING Redis is loading", "MISCONF cannot save", "READONLY You can't write"])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param("LOADING Redis is loading", marks=pytest.mark.slow),
+        "MISCONF cannot save",
+        pytest.param("READONLY You can't write", marks=pytest.mark.slow),
+    ],
+)
 def test_redis_10_a_redis_that_refuses_is_asked_once_a_second(server, flaky_proxy, start, connect, caplog, refusal):
     proxy = flaky_proxy(server.safe_url)
     client = connect(server.safe_url)
@@ -200,6 +208,7 @@ def test_connections_that_are_killed_are_made_again(server, start, connect):
         assert client.wait(task_id, 5).status is Status.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_redis_12_an_idle_worker_logs_nothing(server, start, caplog):
     start(server.safe_url)
     time.sleep(7)
