@@ -7,7 +7,9 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cases import CASES
+from benchmarks import cases, messages
+
+CASES = {**cases.CASES, **messages.CASES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,8 @@
 --[[ What the scripts of the message queue share: who may go on, what is counted, who is woken, how long keys live.
 `mq_finish` comes last in every script that changes something: it writes what was gathered. ]]
 --@include clock
-local mq_tallies, mq_rung, mq_freed = {}, {}, {}
+local mq_tallies, mq_rung, mq_freed, mq_added = {}, {}, {}, 0
+local mq_version, mq_visibility
 
 local function mq_room_for_queue()
   --[[ Names whose keys have expired make room. Returns false when there are as many queues as may be. ]]
@@ -15,6 +16,7 @@ end
 local function mq_refusal(queue, visibility)
   --[[ visibility: in ms, '' for who does not care. Returns nil when the caller may go on. ]]
   local v, stored = unpack(redis.call('HMGET', key.mq_config(queue), 'v', 'visibility'))
+  mq_version, mq_visibility = v, stored
   if v and (tonumber(v) or 0) > SCHEMA_VERSION then return { 'NEWER', v } end
   if stored and visibility ~= '' and stored ~= visibility then return { 'MISMATCH', stored } end
   if not v and not mq_room_for_queue() then return { 'TOO_MANY_QUEUES', MAX_QUEUES } end
@@ -23,11 +25,12 @@ end
 
 local function mq_open(queue, visibility)
   --[[ The first write of a caller that was not refused. ]]
-  if redis.call('HSETNX', key.mq_config(queue), 'v', SCHEMA_VERSION) == 1 then
+  if not mq_version then
+    redis.call('HSET', key.mq_config(queue), 'v', SCHEMA_VERSION)
     redis.call('ZADD', key.mq_queues(), text(now_ms), queue)
     redis.call('PERSIST', key.mq_queues())
   end
-  if visibility ~= '' then redis.call('HSETNX', key.mq_config(queue), 'visibility', visibility) end
+  if visibility ~= '' and not mq_visibility then redis.call('HSET', key.mq_config(queue), 'visibility', visibility) end
 end
 
 local function mq_count(topic, what, number)
@@ -100,12 +103,12 @@ end
 local function mq_keep(queue, idle_ms)
   --[[ A queue that holds messages stays; one that holds none expires, not before its subscriptions have left. ]]
   local names = { key.mq_config(queue), key.mq_topics(queue), key.mq_counts(queue) }
-  if redis.call('HLEN', key.mq_keys(queue)) > 0 then
-    if redis.call('PERSIST', names[1]) == 1 then
-      redis.call('PERSIST', names[2])
+  local held = redis.call('HLEN', key.mq_keys(queue))
+  if held > 0 then
+    if held <= mq_added then  -- it was empty
+      for _, name in ipairs(names) do redis.call('PERSIST', name) end
       redis.call('PERSIST', key.mq_queues())
     end
-    redis.call('PERSIST', names[3])  -- it may have been made after the others
     return
   end
   local keep_ms = tonumber(idle_ms)

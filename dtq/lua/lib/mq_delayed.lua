@@ -22,6 +22,7 @@ local function mq_delay(queue, topic, message_key, data, first, n, delay_ms)
   redis.call('HSET', key.mq_later(queue), message_key, first .. ' ' .. n .. ' ' .. data)
   redis.call('ZADD', key.mq_delayed(queue, topic), due_ms, message_key)
   redis.call('HSET', key.mq_keys(queue), message_key, topic .. ' @')
+  mq_added = mq_added + 1
   redis.call('HSET', key.mq_config(queue), 'delays', text(now_ms))
   mq_index_topic(queue, topic)
   mq_set_due(queue, topic)

@@ -31,6 +31,7 @@ local function mq_add(queue, topic, message_key, data, first, n, ...)
   local stream = key.mq_topic(queue, topic)
   local entry = redis.call('XADD', stream, '*', 'key', message_key, 'data', data, 'first', first, 'n', n, ...)
   redis.call('HSET', key.mq_keys(queue), message_key, topic .. ' ' .. entry)
+  mq_added = mq_added + 1
   if not mq_begun[topic] then  -- else this script has added to it before
     mq_begun[topic] = true
     if redis.call('XLEN', stream) == 1 then redis.call('PERSIST', stream) end
