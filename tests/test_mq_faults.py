@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -323,6 +325,39 @@ def test_redis_02_what_is_put_after_everything_was_deleted_is_delivered(mq: Lab,
         assert [message.data for message in receive_all(subscription, 3)] == [b"0", b"1", b"2"]
         assert time.monotonic() - started < 3.5
         wait_until(lambda: len(queue.consumers()) == 1, what="the registration")
+
+
+def test_flushes_under_load_stop_nobody(mq_valkey: Lab) -> None:
+    queue = mq_valkey.queue(visibility_timeout_s=1)
+    stop = threading.Event()
+    received: list[str] = []
+
+    def put() -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                break
+            queue.put_many([(topic, b"", f"{topic}-{number}") for topic in ("a", "b")])
+
+    def take() -> None:
+        for message in subscription:
+            received.append(message.key)
+            message.acknowledge()
+
+    with queue.subscribe(["a", "b"], prefetch=10) as subscription:
+        threads = [in_thread(put), in_thread(take), in_thread(take)]
+        for _ in range(5):
+            before = len(received)
+            mq_valkey.server.call("FLUSHALL")
+            wait_until(lambda before=before: len(received) > before + 50, what="more", timeout_s=15)  # type: ignore[misc]
+        stop.set()
+        threads[0][0].join(10)
+        assert threads[0][1] == [None]
+        queue.put("a", b"", key="last")
+        wait_until(lambda: "last" in received, what="the last one")
+        subscription.close()
+        for thread, outcome in threads:
+            thread.join(10)
+            assert outcome == [None]
 
 
 def test_messages_that_a_flush_took_are_lost_and_said_to_be(mq: Lab) -> None:

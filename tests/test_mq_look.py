@@ -247,8 +247,8 @@ def test_mq_34_all_keys_are_in_one_slot(mq: Lab) -> None:
         assert len({key_slot(key) for key in found}) == 1
 
 
-def test_mq_36_what_is_empty_and_idle_disappears_and_comes_again(mq: Lab) -> None:
-    queue = mq.queue(idle_ttl_s=0.4)
+def test_mq_36_what_is_empty_and_idle_disappears_and_comes_again(mq_valkey: Lab) -> None:
+    queue = mq_valkey.queue(idle_ttl_s=0.4)
     for _ in range(2):
         assert queue.put("a", b"", key="k")
         assert queue.put("b", b"", key="l", delay_s=60)
@@ -257,9 +257,9 @@ def test_mq_36_what_is_empty_and_idle_disappears_and_comes_again(mq: Lab) -> Non
         with queue.subscribe(["a"]) as subscription:
             receive_all(subscription, 1)
         assert queue.purge("b") == 1
-        mq.server.call("DEL", mq.keys.audit())
-        wait_until(lambda: mq.all_keys() == [], what="the end of all keys")
-    assert queries(mq).queues() == []
+        mq_valkey.server.call("DEL", mq_valkey.keys.audit())
+        wait_until(lambda: mq_valkey.all_keys() == [], what="the end of all keys")
+    assert queries(mq_valkey).queues() == []
 
 
 def test_a_queue_that_is_idle_stays_as_long_as_somebody_subscribes_to_it(mq: Lab) -> None:

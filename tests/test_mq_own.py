@@ -29,8 +29,8 @@ def lose(mq: Lab, message: Message, hand: Hand) -> Message:
     return found[0]
 
 
-def test_mq_12_what_is_held_is_renewed_and_delivered_to_nobody_else(mq: Lab) -> None:
-    queue = mq.queue(visibility_timeout_s=0.6)
+def test_mq_12_what_is_held_is_renewed_and_delivered_to_nobody_else(mq_valkey: Lab) -> None:
+    queue = mq_valkey.queue(visibility_timeout_s=0.6)
     queue.put("a", b"")
     with queue.subscribe(["a"]) as first:
         mine = first.receive(5)
@@ -94,8 +94,8 @@ def test_what_expires_under_its_own_consumer_is_not_handed_out_twice(mq: Lab) ->
     assert message.acknowledge()
 
 
-def test_mq_22_a_release_into_a_full_topic_keeps_the_message(mq: Lab) -> None:
-    queue = mq.queue(visibility_timeout_s=0.3)
+def test_mq_22_a_release_into_a_full_topic_keeps_the_message(mq_valkey: Lab) -> None:
+    queue = mq_valkey.queue(visibility_timeout_s=0.3)
     queue.put("b", b"")
     queue.put("a", b"", key="k")
     with queue.subscribe(["a"]) as subscription:

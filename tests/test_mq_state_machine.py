@@ -120,8 +120,12 @@ class Machine(RuleBasedStateMachine):
 
     # --- putting ------------------------------------------------------------------------------------------------------
 
-    @rule(topic=topics, key=st.sampled_from(KEYS), delayed=st.booleans())
-    def put(self, topic: str, key: str, delayed: bool) -> None:
+    @rule(asked=st.lists(st.tuples(topics, st.sampled_from(KEYS), st.sampled_from((False, False, True))), min_size=2))
+    def put(self, asked: list[tuple[str, str, bool]]) -> None:
+        for topic, key, delayed in asked[:6]:
+            self.put_one(topic, key, delayed)
+
+    def put_one(self, topic: str, key: str, delayed: bool) -> None:
         number = next(self.numbers)
         data = b"%d" % number
 
@@ -192,7 +196,6 @@ class Machine(RuleBasedStateMachine):
             self.bury()
             self.took(hand.name, reply)
 
-    @rule(name=names)
     def claim(self, name: str) -> None:
         hand = self.hands[name]
         self.claim_as(name, hand.claim)
@@ -220,11 +223,15 @@ class Machine(RuleBasedStateMachine):
                 known.owner = None
                 known.deliveries -= 1
 
-    @rule(name=names)
-    def receive(self, name: str) -> None:
-        message = self.hands[name].session.receive(0)
-        if message is not None:
-            self.held.append((self.hands[name].name, message))
+    @rule(name=names, number=st.integers(1, 3))
+    def receive(self, name: str, number: int) -> None:
+        for _ in range(number):
+            message = self.hands[name].session.receive(0)
+            if message is None:
+                self.claim(name)
+                message = self.hands[name].session.receive(0)
+            if message is not None:
+                self.held = [*self.held[-7:], (self.hands[name].name, message)]
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
@@ -233,18 +240,23 @@ class Machine(RuleBasedStateMachine):
         self.stones[key] = TOMBSTONE_S
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def acknowledge(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), how=st.sampled_from(("now", "later", "release", "release")))
+    def settle(self, data: st.DataObject, how: str) -> None:
         consumer, message = one_of(data, self.held)
+        if how == "now":
+            self.acknowledge(consumer, message)
+        elif how == "later":
+            self.acknowledge_later(consumer, message)
+        else:
+            self.release(consumer, message, data.draw(topics), data.draw(st.booleans()))
+
+    def acknowledge(self, consumer: str, message: Message) -> None:
         good = self.still_owns(consumer, message) and not message.settled
         assert message.acknowledge() is good
         if good:
             self.forget(message.key)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def acknowledge_later(self, data: st.DataObject) -> None:
-        consumer, message = one_of(data, self.held)
+    def acknowledge_later(self, consumer: str, message: Message) -> None:
         good = self.still_owns(consumer, message) and not message.settled
         session = message._session
         session.acknowledge_later(message)
@@ -253,11 +265,7 @@ class Machine(RuleBasedStateMachine):
             self.forget(message.key)
             assert not message.lost
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), topic=topics, delayed=st.booleans())
-    def release(self, data: st.DataObject, topic: str, delayed: bool) -> None:
-        consumer, message = one_of(data, self.held)
-
+    def release(self, consumer: str, message: Message, topic: str, delayed: bool) -> None:
         def call() -> None:
             message.release(topic, max_size=LIMITS[topic], delay_s=DELAY_S if delayed else 0, timeout_s=0)
 
@@ -286,12 +294,14 @@ class Machine(RuleBasedStateMachine):
             if not message.lost:
                 self.model[message.key].idle_s = 0
 
-    @rule(name=names)
-    def crash(self, name: str) -> None:
-        self.hands[name].close()
-        self.come(name)
+    @rule(name=names, in_order=st.booleans())
+    def go(self, name: str, in_order: bool) -> None:
+        if in_order:
+            self.leave(name)
+        else:  # it crashes
+            self.hands[name].close()
+            self.come(name)
 
-    @rule(name=names)
     def leave(self, name: str) -> None:
         hand = self.hands[name]
         ready = {message.key for message in hand.session.holdings.held() if not message.handed_out}
@@ -326,7 +336,15 @@ class Machine(RuleBasedStateMachine):
 
     # --- operating ----------------------------------------------------------------------------------------------------
 
-    @rule(topic=topics)
+    @rule(data=st.data(), what=st.sampled_from(("pause", "pause", "purge", "requeue", "requeue")))
+    def operate(self, data: st.DataObject, what: str) -> None:
+        if what == "pause":
+            self.pause_or_resume(data.draw(topics))
+        elif what == "purge":
+            self.purge(data.draw(st.sampled_from((*TOPICS, "dead"))))
+        else:
+            self.requeue(data.draw(st.sampled_from(KEYS)))
+
     def pause_or_resume(self, topic: str) -> None:
         if topic in self.paused:
             assert self.queue.resume(topic)
@@ -335,14 +353,12 @@ class Machine(RuleBasedStateMachine):
             assert self.queue.pause(topic)
             self.paused.add(topic)
 
-    @rule(topic=st.sampled_from((*TOPICS, "dead")))
     def purge(self, topic: str) -> None:
         gone = [key for key, one in self.model.items() if one.topic == topic and one.owner is None]
         assert self.queue.purge(topic) == len(gone)
         for key in gone:
             del self.model[key]
 
-    @rule(key=st.sampled_from(KEYS))
     def requeue(self, key: str) -> None:
         known = self.model.get(key)
         dead = known is not None and known.topic == "dead"
@@ -404,8 +420,8 @@ def test_mq_38_random_histories_agree_with_the_model(valkey: ServerProcess) -> N
     run_state_machine_as_test(
         OnServer,
         settings=settings(
-            max_examples=EXAMPLES or 15,
-            stateful_step_count=40,
+            max_examples=EXAMPLES or 8,
+            stateful_step_count=40 if EXAMPLES else 30,
             deadline=None,
             derandomize=not EXAMPLES,
             database=None,

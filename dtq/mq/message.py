@@ -65,6 +65,10 @@ class Message:
         """
         return self._session.acknowledge(self)
 
+    def acknowledge_later(self) -> None:
+        """See `Subscription.acknowledge_later`."""
+        self._session.acknowledge_later(self)
+
     def release(
         self, topic: str | None = None, *, max_size: int = 0, delay_s: float = 0, timeout_s: float | None = None
     ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dtq.errors import ConfigurationError, NewerSchema, RedisUnavailable, TooManyQueues
 from dtq.keys import GROUP
-from dtq.mq.session import Session
+from dtq.mq.session import JOIN_LIMIT_S, Session
 from dtq.mq.store import ClaimReply
 from dtq.redisio import CommandError, Interrupted
 from dtq.serverinfo import QuietTime
@@ -83,7 +83,7 @@ class Reader:
         """End the thread; `stop` of the session is set."""
         self._bell.interrupt()
         self._session.nudges.put(None)
-        self._thread.join()
+        self._thread.join(JOIN_LIMIT_S)
         self._bell.close()
 
     def _run(self) -> None:

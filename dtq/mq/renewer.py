@@ -9,7 +9,7 @@ import threading
 import time
 
 from dtq.errors import RedisFull, RedisUnavailable
-from dtq.mq.session import Session
+from dtq.mq.session import JOIN_LIMIT_S, Session
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Renewer:
     def join(self) -> None:
         """End the thread; `stop` of the session is set."""
         self._session.work.put(None)
-        self._thread.join()
+        self._thread.join(JOIN_LIMIT_S)
 
     def _run(self) -> None:
         session = self._session

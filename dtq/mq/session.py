@@ -21,6 +21,9 @@ from dtq.outage import Outage
 
 log = logging.getLogger(__name__)
 
+JOIN_LIMIT_S = 30.0
+"""How long leaving waits for a thread; calls of Redis end long before that."""
+
 
 class Session:
     """What belongs to one consumer name. Safe to use from any thread of its process."""
@@ -64,23 +67,31 @@ class Session:
 
     def receive(self, timeout_s: float) -> Message | None:
         """Return the most urgent message, waiting at most `timeout_s` seconds; None when none came, or on closing."""
+        deadline = time.monotonic() + timeout_s
+        while self._token(deadline):
+            if self.closing:
+                self.holdings.tokens.put(None)  # for the next who waits
+                return None
+            message = self.holdings.take()
+            if self.resting:
+                self.nudges.put(None)
+            if message is not None:  # else the token's message was lost in the meantime
+                return message
+        return None
+
+    def _token(self, deadline: float) -> bool:
+        """Wait for a token. Returns whether one came."""
         try:
             self.holdings.tokens.get_nowait()
         except queue.Empty:
             self._count_receiver(1)
             try:
-                self.holdings.tokens.get(timeout=timeout_s)
+                self.holdings.tokens.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                return None
+                return False
             finally:
                 self._count_receiver(-1)
-        if self.closing:
-            self.holdings.tokens.put(None)  # for the next who waits
-            return None
-        message = self.holdings.take()
-        if self.resting:
-            self.nudges.put(None)
-        return message
+        return True
 
     def come(self) -> None:
         """Register with Redis, also anew after a FLUSHALL."""

@@ -103,7 +103,8 @@ class Subscription:
 
         A process that dies before that leaves it to be delivered again. `flush` waits for the writing.
         """
-        self._entered().acknowledge_later(message)
+        self._entered()
+        message.acknowledge_later()
 
     def flush(self) -> None:
         """Write down everything that is to be acknowledged later. Raises RedisUnavailable: it is tried again."""
