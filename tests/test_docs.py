@@ -175,7 +175,9 @@ def test_the_replicas_of_the_message_queue_page(server):
         text = text.replace(printed, used)
     start, calls = text.partition("curl")[::2]
     for port in ports:
-        start += f"curl -s --retry 40 --retry-delay 1 --retry-connrefused -o /dev/null http://127.0.0.1:{port}/; "
+        start += (
+            f"curl -s --retry 40 --retry-delay 1 --retry-connrefused -o /dev/null -X POST http://127.0.0.1:{port}/; "
+        )
     start = start.replace("python examples", f"{sys.executable} {PROJECT}/examples")
     said = shell(
         f"trap 'kill $(jobs -p)' EXIT; {start}\ncurl{calls}", DTQ_REDIS_URL=server.safe_url, PYTHONPATH=str(PROJECT)
