@@ -1,0 +1,48 @@
+"""A real browser: the Chromium that the machine has, driven over its debugging protocol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+AXE = Path(__file__).parent / "vendor" / "axe-core@4.14.1" / "axe.min.js"
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+_RUN = """(what) => axe.run(
+    {exclude: [['tbody tr:nth-child(n + 7)']]}, {runOnly: what, resultTypes: ['violations'], elementRef: false})"""
+"""Further rows are as the first ones."""
+
+
+def chromium() -> str | None:
+    """Return the path of a Chromium, DTQ_TEST_CHROMIUM before those on PATH; None when there is none."""
+    return os.environ.get("DTQ_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextmanager
+def launched(path: str) -> Iterator[Any]:
+    """A browser without a window."""
+    from playwright.sync_api import sync_playwright
+
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def violations(page: Any, only: Sequence[str] = ()) -> list[str]:
+    """Return what axe-core finds on a page, a line each. only: rules to look at instead of all."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    what = {"type": "rule", "values": list(only)} if only else {"type": "tag", "values": list(RULES)}
+    found = page.evaluate(_RUN, what)
+    return [
+        f"{one['id']}: {node['html'][:160]} ({node['failureSummary'].splitlines()[-1].strip()[:200]})"
+        for one in found["violations"]
+        for node in one["nodes"][:3]
+    ]
