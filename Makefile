@@ -17,7 +17,7 @@ ARGS ?=
 SECONDS ?= 120
 SEED ?=
 
-.PHONY: help run test coverage test-slow test-long chaos bench lint fmt docs requirements clean
+.PHONY: help run test coverage test-slow test-long chaos bench lint fmt docs screenshots requirements clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -32,7 +32,7 @@ coverage: $(VENV)/.installed-dev  ## the tests, with coverage
 	@$(BIN)/python -m pytest --cov=dtq $(ARGS)
 
 test-slow: $(VENV)/.installed-dev  ## the tests that take tens of seconds each
-	@$(BIN)/python -m pytest -n 2 -m slow --timeout 300 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow --timeout 300 $(ARGS)
 
 test-long: $(VENV)/.installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)
@@ -57,6 +57,9 @@ fmt: $(VENV)/.installed-dev  ## format, and repair what can be repaired
 
 docs: $(VENV)/.installed  ## docs/settings.md and .env.example, from the settings themselves
 	@$(BIN)/python -m dtq.settings_docs
+
+screenshots: $(VENV)/.installed-dev  ## docs/images, by the Chromium of this machine
+	@$(BIN)/python -m tests.browser.screenshots
 
 requirements: $(VENV)/.installed-dev  ## pin the newest allowed versions (on the oldest Python that is supported)
 	@$(COMPILE) --output-file=requirements.txt pyproject.toml

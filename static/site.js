@@ -147,7 +147,7 @@
   document.addEventListener("htmx:after:swap", (event) => {
     if (event.detail.ctx.target === main || event.detail.ctx.target?.id === "main") { arrived(); return; }
     for (const cell of $$(cells, main)) {
-      if (cell._was !== undefined && cell._was !== cell.textContent) {
+      if (cell._was !== undefined && cell._was !== cell.textContent && /^[\d,]+$/.test(cell.textContent.trim())) {
         cell.classList.add("changed");
         setTimeout(() => cell.classList.remove("changed"), 700);
       }

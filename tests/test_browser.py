@@ -18,7 +18,7 @@ from tests.support.servers import ServerProcess, find_program
 from tests.support.web_server import WebServer, running_web
 from tests.support.workers import WorkerProcess
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
 
 LIVE = "#live[data-state=live]"
 PATIENCE_MS = 15_000
@@ -341,6 +341,7 @@ def demo() -> Iterator[WebServer]:
     process.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_page(open_page: Callable[..., Any], demo: WebServer, theme: str) -> None:
     page = open_page("/tasks", port=demo.port, color_scheme=theme)
@@ -350,6 +351,7 @@ def test_axe_finds_nothing_on_any_page(open_page: Callable[..., Any], demo: WebS
     open_page.said.clear()  # type: ignore[attr-defined]  # of the page that is not there
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_telephone(open_page: Callable[..., Any], demo: WebServer) -> None:
     page = open_page("/tasks", port=demo.port)
     page.set_viewport_size({"width": 390, "height": 844})

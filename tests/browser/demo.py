@@ -227,8 +227,12 @@ class Demo:
         server.pipeline(commands)
 
     def _scheduled(self) -> None:
+        keys, server = self._client.broker.keys, self._client.server
         for number in range(9):
-            self._submit("reports", number, delay_seconds=60 * (number + 2))
+            task_id = self._submit("reports", number, delay_seconds=60 * (number + 2))
+            created = round((self._now - self._random.uniform(30, 3000)) * 1e6)
+            server.call("HSET", keys.task(task_id), "created", created)
+            server.call("ZADD", keys.index("reports", "pending"), created, task_id)
 
     def _waiting(self) -> None:
         for queue, number in (("webhooks", 46), ("email", 5), ("imports", 18), ("default", 3)):

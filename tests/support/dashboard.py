@@ -14,7 +14,7 @@ from tests.support.web import Api, running_api
 
 PATHS = (
     *("/", "/queues", "/queues/email", "/queues/never-used", "/tasks", "/tasks/new", "/failures", "/dead", "/workers"),
-    *("/messages", "/bulk", "/events", "/audit", "/settings"),
+    *("/hour", "/queues/email/hour", "/messages", "/bulk", "/events", "/audit", "/settings"),
 )
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
 

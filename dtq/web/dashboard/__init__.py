@@ -65,6 +65,7 @@ _FILTERS = {
     "number": words.number,
     "short_id": words.short_id,
     "short_number": words.short_number,
+    "ticking": words.ticking,
 }
 _GLOBALS = {
     "area_path": shapes.area,

@@ -64,12 +64,19 @@ def page(
     parts: Mapping[str, str] | None = None,
     row: str = "",
     every_s: float = 5.0,
+    template: str = "",
 ) -> Callable[[Load], Load]:
     """Register a page. Its loader gets a look at Redis, the query of the URL, and the parts of the path."""
 
     def decorate(load: Load) -> Load:
-        template = f"{area}/{name}.html"
-        made = Page(area=area, template=template, load=load, parts=parts or {}, row=row, every_s=every_s)
+        made = Page(
+            area=area,
+            template=template or f"{area}/{name}.html",
+            load=load,
+            parts=parts or {},
+            row=row,
+            every_s=every_s,
+        )
 
         def view(**path: Any) -> Response:
             allow_page("read")

@@ -6,6 +6,7 @@ from dtq.attention import starved_bands
 from dtq.errors import QueueNotFound
 from dtq.keys import QUEUE_NAME
 from dtq.states import BANDS
+from dtq.web.dashboard.overview import minutes
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
 
@@ -60,6 +61,15 @@ def show(reads: Reads, asked: Asked, queue: str) -> Context:
         "workers": [worker for worker in reads.workers if queue in worker.queues],
         "most": reads.client.settings.max_queue_depth,
     }
+
+
+@page("/queues/<queue>/hour", area="queues", name="hour", template="overview/hour.html")
+def hour_table(reads: Reads, asked: Asked, queue: str) -> Context:
+    """Show the last hour of a queue as numbers."""
+    if not QUEUE_NAME.fullmatch(queue):
+        raise QueueNotFound("there can be no such queue: names are 1 to 64 of a-z 0-9 _ -")
+    hour = reads.client.charts.hour([queue])
+    return {"title": f"The last hour of {queue}", "back": f"/queues/{queue}", "minutes": minutes(hour, queue)}
 
 
 def _with_now(values: list[int | None], now: int) -> list[int | None]:

@@ -104,6 +104,13 @@ def moment(seconds: float | None) -> Markup | str:
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(rfc3339(seconds), title, mark, shown)
 
 
+def ticking(seconds: float | None) -> Markup | str:
+    """Return a length of time that lasts on: a page that has a script lets it grow."""
+    if seconds is None:
+        return NONE
+    return Markup('<span data-since="{}">{}</span>').format(f"{g.now - seconds:.1f}", duration(seconds))
+
+
 def clock_time(seconds: float) -> str:
     """Return a time as a clock and a calendar of the viewer's zone show it."""
     viewer: Viewer = g.viewer
