@@ -64,7 +64,7 @@
     source: $("#source"), // the element that holds the socket
     heard: 0, // when something last came, by this clock
     open: false,
-    polling: 0,
+    asking: false,
     paused: false,
     held: new Set(), // what waits until the pointer is gone
 
@@ -76,7 +76,10 @@
       if (!this.source) return; // nothing here changes
       const silent = (Date.now() - this.heard) / 1000;
       if (this.paused) return this.say("still", "paused");
-      if (this.heard && silent < 12) return this.say("live", this.open ? "live" : "every 5 s");
+      if (this.heard && silent < 12) {
+        if (this.open) return this.say("live", "live");
+        return this.say("late", this.asking ? "every 5 s" : "catching up");
+      }
       if (this.heard) return this.say("stale", `stale since ${clock.format(this.heard)}`);
       if (performance.now() > 5000) this.say("stale", "not live");
       else this.say("late", "catching up");
@@ -106,6 +109,7 @@
         });
         if (!answer.ok) return;
         const frame = await answer.json();
+        this.asking = true;
         this.hear(frame);
         if (frame.content) {
           await htmx.swap({ sourceElement: this.source, target: this.source, swap: "none", text: frame.content });
@@ -116,14 +120,14 @@
 
   if (live.source) {
     document.addEventListener("htmx:ws:before:connection", (event) => { if (live.paused) event.preventDefault(); });
-    document.addEventListener("htmx:ws:after:connection", () => { live.open = true; live.tell(); });
+    document.addEventListener("htmx:ws:after:connection", () => { live.open = true; live.asking = false; live.tell(); });
     document.addEventListener("htmx:ws:close", () => { live.open = false; live.look(); });
     document.addEventListener("htmx:ws:error", (event) => event.preventDefault());
     document.addEventListener("htmx:ws:before:message:incoming", (event) => {
       if (live.paused) { event.preventDefault(); return; }
       event.detail.waitUntil(event.detail.message.json().then((frame) => live.hear(frame), () => {}));
     });
-    live.polling = setInterval(() => { if (!live.open && performance.now() > 4000) live.ask(); }, 5000);
+    setInterval(() => { if (!live.open && performance.now() > 4000) live.ask(); }, 5000);
   }
 
   /* Nothing moves under the pointer: a part that may move waits as long as the pointer, the focus or a selection is in

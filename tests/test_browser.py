@@ -227,7 +227,7 @@ def test_a_page_comes_alive_again_after_the_web_was_restarted(
         server.process.kill()
         server.process.wait()
         client.submit("echo_task", queue="meanwhile")
-        page.wait_for_function("!document.querySelector('#source')._htmx.ws.connection.socket?.readyState != 1")
+        page.wait_for_selector("#live >> text=catching up")
         server.process = server.start_process()
         server.wait_until_up()
         page.wait_for_selector("#queues >> text=meanwhile", timeout=30_000)
@@ -258,7 +258,7 @@ def test_nothing_moves_under_the_pointer(open_page: Callable[..., Any], client: 
     assert rows.count() == 5
     page.mouse.move(5, 5)
     page.mouse.move(8, 8)
-    page.wait_for_function("document.querySelectorAll('#event-rows tbody tr').length === 8")
+    page.wait_for_selector("#event-rows tbody tr:nth-child(8)")
 
 
 # --- safe, and for everybody ------------------------------------------------------------------------------------------
