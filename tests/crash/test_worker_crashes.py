@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 
@@ -145,25 +144,6 @@ def test_poison_01_a_task_that_kills_its_workers_ends_as_a_dead_letter_and_its_n
         done = client.wait(one, 30)
         assert (done.status, done.crashes) == (Status.SUCCEEDED, 0)
     parent.stop()
-
-
-def test_claim_24_a_worker_that_stood_still_writes_nothing_over_the_new_owners_result(spawn, client, wait_until):
-    first = spawn("--name", "first")
-    task_id = client.submit("nap", {"seconds": 1.0}).task_id
-    wait_until(lambda: is_running(client, task_id), what="the claim")
-    first.signal(signal.SIGSTOP)
-    try:
-        spawn("--name", "second")
-        done = client.wait(task_id, 15)
-        assert (done.status, done.worker_id, done.result) == (Status.SUCCEEDED, "second", 2)
-    finally:
-        first.signal(signal.SIGCONT)
-    first.wait_for_log("claim")
-    after = client.submit("nap", {}, queue="default").task_id
-    assert client.wait(after, 10).status is Status.SUCCEEDED
-    assert client.get(task_id).worker_id == "second"
-    assert "Traceback" not in first.log
-    assert first.stop() == 0
 
 
 def test_claim_01_a_task_longer_than_its_lease_starts_once(local, client):
