@@ -238,12 +238,12 @@ def test_mq_29_closing_from_a_signal_handler_ends_the_loop(mq: Lab, alarm_closes
     handled = 0
     with queue.subscribe(["a"]) as subscription:
         alarm_closes.append(subscription)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        started = time.monotonic()
         for message in subscription:
             with message:
                 handled += 1
-        assert time.monotonic() - started < 1.2 + 1  # and a slow machine
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                started = time.monotonic()
+        assert time.monotonic() - started < 1.2 + 2  # and a slow machine
     assert handled == 1
 
 
