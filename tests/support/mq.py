@@ -31,7 +31,7 @@ class Lab:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.url = url
-        self.client = Client(settings=load_settings(env_file=None, redis_url=url, **settings))
+        self.client = Client(settings=load_settings(env_file=None, redis_url=url, **settings), max_connections=64)
         self.server = self.client.server
         self.keys = Keys(self.client.settings.namespace)
         self.hands: list[Hand] = []
