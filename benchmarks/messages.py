@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.stand import client_of, private_server
+from benchmarks.stand import client_of, stand
 from dtq.client import Client
 from dtq.mq import MessageQueue, Subscription
 
@@ -49,7 +49,7 @@ def mq_latency(scale: float) -> Mapping[str, float]:
     """From the put into an idle queue until a receiver has the message, 50 a second."""
     number = max(100, int(1_000 * scale))
     delays_ms = []
-    with private_server() as url, client_of(url) as client:
+    with stand() as found, client_of(found) as client:
         queue = client.queue("bench")
         with queue.subscribe([TOPIC]) as subscription:
             received: list[float] = []
@@ -72,7 +72,7 @@ def mq_idle(scale: float) -> Mapping[str, float]:
     seconds, figures = max(6.0, 20 * scale), {}
     for topics in (1, 200):
         names = [f"t{number}" for number in range(topics)]
-        with private_server() as url, client_of(url) as client, client.queue("bench").subscribe(names):
+        with stand() as found, client_of(found) as client, client.queue("bench").subscribe(names):
             time.sleep(2)  # a measured span, not a wait for something: the start is over
             before, cpu = _commands(client), time.process_time()
             time.sleep(seconds)
@@ -88,8 +88,8 @@ def _moved(
     *,
     batch: bool,
 ) -> Mapping[str, float]:
-    with private_server() as url:
-        with client_of(url) as client:
+    with stand() as found:
+        with client_of(found) as client:
             queue = client.queue("bench")
             cpu, redis_cpu = time.process_time(), _redis_cpu(client)
             with queue.subscribe([TOPIC], prefetch=PREFETCH) as subscription:
@@ -97,7 +97,7 @@ def _moved(
                 subscription.flush()
             assert queue.stats().depth == 0
             cpu, redis_cpu = time.process_time() - cpu, _redis_cpu(client) - redis_cpu
-        bare = _bare(url, number, batch=batch)
+        bare = _bare(found.url, number, batch=batch)
     return {
         "messages/s": number / seconds,
         "bare messages/s": bare,

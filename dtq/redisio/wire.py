@@ -8,6 +8,8 @@ from typing import TypeAlias
 Arg: TypeAlias = bytes | str | int | float
 """What a command may be made of; text goes out as UTF-8."""
 
+_LARGE = 4096
+
 
 def pack(args: Sequence[Arg]) -> bytes:
     """Return one command in the Redis protocol. Raises TypeError for an argument that is not an Arg (None, bool)."""
@@ -19,7 +21,10 @@ def pack(args: Sequence[Arg]) -> bytes:
             data = arg
         else:
             data = _encode(arg)
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+        if len(data) < _LARGE:
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+        else:  # copied once, by the join
+            parts += (b"$%d\r\n" % len(data), data, b"\r\n")
     return b"".join(parts)
 
 
