@@ -261,3 +261,32 @@ def test_consumers_are_listed_while_they_are_there(mq: Lab) -> None:
     hand = mq.hand(queue, "a")
     mq.server.call("DEL", mq.keys.mq_consumer("commands", hand.name))
     assert queue.consumers() == [], "its record has gone"
+
+
+def test_leaving_with_much_in_hand_gives_back_all_of_it_in_bounded_scripts(mq_valkey: Lab) -> None:
+    queue, topics = mq_valkey.queue(), ["a", "b"]
+    for topic in topics:
+        queue.put_many([(topic, b"")] * 700)
+    with queue.subscribe({"a": 0, "b": 0}, prefetch=700) as subscription:
+        held = [subscription.receive(5) for _ in range(400)]
+        wait_until(lambda: sum(map(mq_valkey.pending, topics)) == 1400, what="the rest to be ready", timeout_s=15)
+    assert all(message.lost for message in held)
+    assert [mq_valkey.consumer_names(topic) for topic in topics] == [[], []]
+    counts = [row[3] for topic in topics for row in mq_valkey.pending_rows(topic)]
+    assert (counts.count(1), counts.count(0)) == (400, 1000)
+    assert sum(queue.purge(topic) for topic in topics) == 1400
+
+
+def test_an_idle_subscription_asks_next_to_nothing_however_many_topics_it_has(mq_valkey: Lab) -> None:
+    def commands() -> int:
+        stats = mq_valkey.server.call("INFO", "commandstats").decode().splitlines()
+        named = (
+            line for line in stats if line.startswith(("cmdstat_evalsha:", "cmdstat_xreadgroup:", "cmdstat_eval:"))
+        )
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in named)
+
+    with mq_valkey.queue().subscribe([f"t{number}" for number in range(200)]):
+        wait_until(lambda: b"blocked_clients:1\r" in mq_valkey.server.call("INFO", "clients"), what="the wait")
+        before = commands()
+        time.sleep(2.5)  # a measured span
+        assert commands() - before <= 5

@@ -7,7 +7,7 @@ one. topics: a line each. Returns {handed back, 1 when all is done}: ask again w
 
 local parked = 0
 for topic in string.gmatch(topics, '[^\n]+') do
-  local number, all = mq_park(queue, topic, consumer, nil, 1000 - parked)
+  local number, all = mq_park(queue, topic, consumer, nil, MOST_PARKED - parked)
   parked = parked + number
   if not all then
     mq_finish(queue, idle_ms)

@@ -2,7 +2,7 @@
 reply was lost, or what nobody was handed when it ends. It was not delivered, so the claim does not count. Whoever else waits is told of
 work: a token may have been on its way to this one.
 topics: all of the subscription's, a line each. items: what it holds.
-Returns how many were given back, at most a thousand: ask again then. A repeat finds the rest.
+Returns how many were given back, at most three hundred: ask again then. A repeat finds the rest.
 ]]
 --@include clock mq mq_park
 --@args queue consumer topics idle_ms
@@ -14,7 +14,7 @@ for at = ITEMS, #ARGV, ITEM do
   held[topic .. ' ' .. entry] = true
 end
 for topic in string.gmatch(topics, '[^\n]+') do
-  parked = parked + mq_park(queue, topic, consumer, held, 1000 - parked)
+  parked = parked + mq_park(queue, topic, consumer, held, MOST_PARKED - parked)
   if redis.call('XLEN', key.mq_topic(queue, topic)) > 0 then mq_ring(topic) end
 end
 mq_finish(queue, idle_ms)

@@ -26,6 +26,8 @@ RISK_LOOK_S = 0.25
 """How often while a claim is about to expire."""
 REFILL_S = 0.005
 """How often at most it claims what it does not need yet, or looks for something more urgent than what it has ready."""
+PACE_S = 0.002
+"""How often at most tokens lead to a claim: of a stream of messages each claim then takes several."""
 FAILED_PAUSE_S = 1.0
 
 
@@ -165,6 +167,7 @@ class Reader:
             return False
         if holdings.empty:
             self._bell.wait(left_s)
+            session.stop.wait(max(self._claimed_at + PACE_S - time.monotonic(), 0.0))
             return False
         if demand == "some":  # a little later: then it is more at once
             left_s = self._claimed_at + REFILL_S - now

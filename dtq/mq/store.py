@@ -21,6 +21,7 @@ from dtq.settings import Settings
 from dtq.streams import WAKE_MAXLEN
 
 ITEMS_A_SCRIPT = 100
+PARKED_A_SCRIPT = 300
 OLDEST_SERVER = (6, 2)
 MOST_COUNTED_TOPICS = 200
 """Topics of a queue that are counted apart; the later ones are counted together."""
@@ -166,8 +167,8 @@ class Store:
     def settle(self, consumer: str, topics: Sequence[str], held: Iterable[_ID]) -> None:
         """Give back, not counted as delivered, what the consumer's name owns beyond what is held."""
         items = list(held)
-        parked = 1000
-        while parked == 1000:
+        parked = PARKED_A_SCRIPT
+        while parked == PARKED_A_SCRIPT:
             parked = self._run(
                 "mq_settle",
                 items=items,
@@ -354,6 +355,7 @@ def mq_limits(settings: Settings) -> Mapping[str, int]:
         "RECORD_KEEP": _RECORD_KEEP_MS,
         "DELAYS_RECENT": _DELAYS_RECENT_MS,
         "CLAIM_BYTES": _CLAIM_BYTES,
+        "MOST_PARKED": PARKED_A_SCRIPT,
     }
 
 
