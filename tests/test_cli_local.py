@@ -107,5 +107,5 @@ def test_worker_run_becomes_a_worker_with_its_options(server, tmp_path, wait_unt
 
 
 def test_worker_run_help_is_that_of_the_worker(tmp_path):
-    output, _ = flask("worker", "run", "--help", cwd=tmp_path).communicate(timeout=20)
+    output, _ = flask("worker", "run", "--help", cwd=tmp_path).communicate(timeout=50)
     assert "--drain-timeout" in output

@@ -177,7 +177,7 @@ def test_what_happens_in_masses_is_drawn_twice_a_second_at_most(
         api.client.submit_many([{"task_type": "echo"}] * 50)
     assert browser.hub.rounds - rounds <= 2 * (time.monotonic() - began) + 2
     number = sum(api.client.queries.counts("default").values())
-    wait_until(lambda: f"{number:,}" in browser.content, what="the last of them")
+    wait_until(lambda: f"{number:,}" in browser.content, what="the last of them", timeout_s=30)
 
 
 def test_while_redis_is_away_tabs_are_told_and_then_they_catch_up(

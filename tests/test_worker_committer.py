@@ -132,7 +132,9 @@ def test_the_end_of_a_task_is_told_once_with_the_trace_of_what_nobody_expected(u
     error = ErrorInfo("ZeroDivisionError", "division by zero", trace)
     bad.outcome = Outcome(claim=bad.claim, kind="dead", reason="permanent", error=error, disposition=Disposition.FAILED)
     unit.commit()
-    (record,) = [record for record in caplog.records if record.name == "dtq.worker.outcomes"]
+    (record,) = [
+        record for record in caplog.records if record.name == "dtq.worker.outcomes" and record.levelname == "ERROR"
+    ]
     assert (record.levelname, record.getMessage()) == ("ERROR", "task failed for good: permanent")
     assert record.stack_info == trace
     assert good.outcome.kind == "succeed"

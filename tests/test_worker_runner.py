@@ -182,7 +182,7 @@ def test_life_09_threads_that_hang_are_written_off_and_replaced(unit, wait_until
     ids = [unit.broker.add("hang") for _ in range(4)]
     last = unit.broker.add("echo")
     wait_until(lambda: unit.broker.status(last) is Status.SUCCEEDED, what="the task behind them", timeout_s=5)
-    assert outcomes(unit.broker, ids) == ["retry"] * 4
+    wait_until(lambda: outcomes(unit.broker, ids) == ["retry"] * 4, what="the ends of the four")
     assert unit.broker.outcome(ids[0]).disposition is Disposition.TIMED_OUT
     assert unit.pool.abandoned == 4
     assert unit.pool.threads == 2
