@@ -188,7 +188,7 @@ def test_a_delay_of_a_year_is_kept_by_a_leader_and_a_server_that_are_restarted(
     for one, in_s in zip(late, (YEAR_S, YEAR_S - 100), strict=True):
         assert abs(float(server.call("ZSCORE", schedule, one)) / 1000 - now - in_s) < 2
     server.call("ZADD", schedule, "XX", 1, late[1])  # and a year has gone by
-    field.client.submit("quick", delay_seconds=0.01)
+    field.done(field.submit("quick", delay_seconds=0.01))
     assert field.done(late[1]).attempt == 1
     assert field.client.cancel(late[0]).status is Status.CANCELLED
     assert server.call("ZCARD", schedule) == 0
