@@ -133,11 +133,11 @@ def _of_queue(queue: QueueInfo, hour: Hour) -> Iterator[Finding]:
         yield Finding(
             kind="paused", queue=name, number=queue.counts[Status.QUEUED], text=str(queue.paused.get("by", ""))
         )
-    failed = sum(hour.counts(*FAILED_ATTEMPTS, queue=name)[-LAST_MINUTES:])
-    ended = failed + sum(hour.counts(*ENDED_WELL, queue=name)[-LAST_MINUTES:])
+    failed = hour.recent(*FAILED_ATTEMPTS, queue=name, minutes=LAST_MINUTES)
+    ended = failed + hour.recent(*ENDED_WELL, queue=name, minutes=LAST_MINUTES)
     if ended >= FAILING_LEAST and failed > FAILING_SHARE * ended:
         yield Finding(kind="failing", queue=name, number=failed, share=failed / ended)
-    dead = sum(hour.counts(*ENDED_BADLY, queue=name)[-LAST_MINUTES:])
+    dead = hour.recent(*ENDED_BADLY, queue=name, minutes=LAST_MINUTES)
     if dead:
         yield Finding(kind="dead", queue=name, number=dead)
     oldest_s = queue.oldest_waiting_by_priority_s

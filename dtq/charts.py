@@ -51,6 +51,11 @@ class Hour:
         minutes = zip(*queues, strict=True) if queues else [()] * len(self.gauges)
         return [sum(counts.get(what, 0) for counts in minute for what in whats) for minute in minutes]
 
+    def recent(self, *whats: str, queue: str, minutes: int) -> int:
+        """Return how often it happened in a queue in the last minutes."""
+        last = self.counted.get(queue, ())[-minutes:]
+        return sum(counts.get(what, 0) for counts in last for what in whats)
+
     def most(self, what: str, queue: str | None = None) -> list[int | None]:
         """Return how much there was in each minute: the sum over the queues, of `oldest` (seconds) the highest."""
         combine = max if what == "oldest" else sum

@@ -234,6 +234,11 @@ class Queries:
             except (NewerSchema, Undecodable):
                 yield place, None
 
+    def now(self) -> float:
+        """Return the time on Redis's clock, to which all stored times belong, in seconds since the epoch."""
+        seconds, microseconds = self._server.call("TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
     # --- queues -------------------------------------------------------------------------------------------------------
 
     def queue_names(self) -> list[str]:

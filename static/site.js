@@ -210,6 +210,7 @@
     }
     put($("#chosen", form), chosen.length ? `${chosen.length} selected` : "None selected");
     for (const button of $$("button[data-needs-rows]", form)) button.disabled = !chosen.length;
+    form.classList.add("scripted");
     form.classList.toggle("active", chosen.length > 0);
   }
   document.addEventListener("click", (event) => {

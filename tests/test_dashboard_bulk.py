@@ -118,6 +118,21 @@ def test_nothing_selected_is_nothing_done(api: Api) -> None:
     assert statuses(api) == {"dead_lettered": 2}
 
 
+def test_selected_tasks_are_cancelled_and_those_that_ended_are_left(api: Api) -> None:
+    ids = [api.post()["task_id"] for _ in range(4)]
+    api.succeed(api.claim())
+    chosen = "&".join(f"id={one}" for one in ids[:3])
+    html = page(api, f"/tasks/cancel?{chosen}")
+    assert "Cancel 2 tasks" in html
+    assert "1 of the selected has ended already" in html
+    response = post(api, "/tasks/cancel", id=ids[:3], to="/tasks?q=status:queued", reason="by mistake")
+    assert response.headers["Location"] == "/tasks?q=status:queued"
+    assert "Cancelled 2 tasks; 1 had ended before." in said(api)
+    assert statuses(api) == {"succeeded": 1, "cancelled": 2, "queued": 1}
+    assert api.http.get("/tasks/cancel").status_code == 303
+    assert "Select some tasks first" in said(api)
+
+
 def test_all_that_match_and_no_others(api: Api) -> None:
     bury(api, 8)
     bury(api, 4, ErrorInfo("TimeoutError", "too late"))

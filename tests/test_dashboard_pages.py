@@ -444,10 +444,10 @@ def test_dash_07_no_other_site_and_no_link_can_do_anything(api: Api) -> None:
     forms = ["/queues/default/pause", "/queues/default/resume", f"/tasks/{task['task_id']}/cancel",
              f"/dead/{task['task_id']}/requeue", f"/dead/{task['task_id']}/discard",
              f"/workers/{api.worker_id}/quiet", f"/workers/{api.worker_id}/stop", "/tasks/new", "/preferences",
-             "/sign-out", "/dead/bulk", "/queues/default/purge", f"/tasks/{task['task_id']}/reveal",
+             "/sign-out", "/dead/bulk", "/tasks/cancel", "/queues/default/purge", f"/tasks/{task['task_id']}/reveal",
              f"/bulk/{'0' * 32}/abort", "/messages/m/t/pause", "/messages/m/t/resume", "/messages/m/t/purge",
              "/messages/m/t/requeue"]  # fmt: skip
-    asked_first = ("/tasks/new", "/dead/bulk", "/queues/default/purge", "/messages/m/t/purge")
+    asked_first = ("/tasks/new", "/tasks/cancel", "/dead/bulk", "/queues/default/purge", "/messages/m/t/purge")
     for path in forms:
         for headers in (FOREIGN_ORIGIN, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {}):
             response = api.http.post(path, data={"task_type": "echo", "priority": "5"}, headers=headers)

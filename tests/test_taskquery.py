@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dtq.redisio import Server
 from dtq.states import Status
 from dtq.taskfilter import TaskFilter
 from dtq.taskquery import MAX_CHARS, MAX_CLAUSES, parse, quoted
+from tests.support.commands import Commands
+from tests.support.engine import Engine
+from tests.support.web import running_api
 
 
 def test_clauses_are_read_and_joined() -> None:
@@ -79,3 +83,31 @@ def test_a_quoted_value_comes_back_as_it_was(value: str) -> None:
     query = parse(f"worker:{quoted(value)}")
     assert query.worker == value
     assert query.problems == []
+
+
+# --- the same query everywhere ----------------------------------------------------------------------------------------
+
+
+def test_the_api_takes_the_same_query_and_refuses_what_it_does_not_understand(server: Server) -> None:
+    with running_api(server.safe_url) as api:
+        wanted = api.post(task_type="mail.send", tags=["a b"])
+        api.post(task_type="mail.send")
+        api.post(task_type="report", tags=["a b"])
+        found = api.http.get("/api/v1/tasks", query_string={"q": 'type:mail.* tag:"a b" age<1h'}).json["tasks"]
+        assert [task["task_id"] for task in found] == [wanted["task_id"]]
+        both = {"q": 'tag:"a b"', "task_type": "report"}
+        assert [task["task_type"] for task in api.http.get("/api/v1/tasks", query_string=both).json["tasks"]] == [
+            "report"
+        ]
+        refused = api.http.get("/api/v1/tasks?q=colour:red")
+        assert (refused.status_code, refused.json["errors"][0]["pointer"]) == (400, "/q")
+
+
+def test_the_command_line_takes_the_same_query(server: Server) -> None:
+    engine = Engine(server)
+    wanted = engine.submit(task_type="mail.send", priority=9)
+    engine.submit(task_type="mail.send")
+    commands = Commands(server.safe_url)
+    found = commands.json("task", "list", "--query", "type:mail.* priority:9")["tasks"]
+    assert [task["task_id"] for task in found] == [wanted]
+    assert "there is no such key" in commands("task", "list", "--query", "colour:red", code=2).stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -33,6 +34,7 @@ from dtq.queries import MAX_PAGE
 from dtq.states import Status
 from dtq.strictjson import load_json
 from dtq.taskfilter import TaskFilter
+from dtq.taskquery import parse
 
 TASK_COLUMNS = (
     Column(name="ID"),
@@ -211,6 +213,7 @@ def _result_text(shown: Task) -> str | None:
 
 
 @task.command("list")
+@click.option("--query", default="", help="A query, such as: status:dead_lettered error:refused age>10m.")
 @click.option("--queue", callback=checked_queue, help="Only this queue.")
 @click.option("--status", type=click.Choice([status.value for status in Status]), help="Only this status.")
 @click.option("--type", "task_type", help="Only this task type.")
@@ -219,9 +222,16 @@ def _result_text(shown: Task) -> str | None:
 @click.option("--cursor", help="The page after: next_cursor of the one before.")
 @watch_option
 @json_option
-def list_tasks(limit: int, cursor: str | None, as_json: bool, status: str | None, **wanted: Any) -> None:
-    """List tasks, newest first."""
-    print_page(TaskFilter(status=None if status is None else Status(status), **wanted), limit, cursor, as_json)
+def list_tasks(limit: int, cursor: str | None, as_json: bool, query: str, status: str | None, **wanted: Any) -> None:
+    """List tasks, newest first. The query is that of the dashboard (docs/dashboard.md)."""
+    asked = parse(query)
+    if asked.problems:
+        raise click.UsageError("\n".join(f"{one.text}: {one.problem}" for one in asked.problems))
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if status is not None:
+        given["status"] = Status(status)
+    now = redis_now(connect()) if query else 0.0
+    print_page(replace(TaskFilter.of(asked, now), **given), limit, cursor, as_json)
 
 
 def print_page(wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar, get_args
 
 from flask import request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dtq.bulk.jobs import MAX_IDS, MAX_RATE, MIN_RATE
 from dtq.deadletters import DeadFilter
@@ -16,6 +16,7 @@ from dtq.model import DeadReason
 from dtq.states import Status
 from dtq.strictjson import fault, load_json, step
 from dtq.submission import JSON_INTEGER, Moment
+from dtq.taskquery import parse
 from dtq.web.http import MAX_SMALL_BODY_BYTES, read_optional_json_body
 
 M = TypeVar("M", bound=BaseModel)
@@ -35,6 +36,13 @@ def _with_plus(value: Any) -> Any:
 QueryMoment = Annotated[Moment, BeforeValidator(_with_plus)]
 
 
+def _understood(text: str) -> str:
+    """A query of which a part is not understood would find too much."""
+    if parse(text).problems:
+        raise ValueError
+    return text
+
+
 class TaskListQuery(BaseModel):
     """Which tasks, and which page of them. The descriptions complete "must be ..."."""
 
@@ -46,6 +54,9 @@ class TaskListQuery(BaseModel):
     tag: str | None = Field(default=None, min_length=1, max_length=64, description="a tag")
     created_after: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
     created_before: QueryMoment | None = Field(default=None, description="an RFC 3339 time with its offset")
+    q: Annotated[str, AfterValidator(_understood)] | None = Field(
+        default=None, max_length=1000, description="a query such as status:dead_lettered error:refused age>10m"
+    )
     limit: int = Field(default=50, ge=1, le=200, description="an integer from 1 to 200")
     cursor: str | None = Field(
         default=None, pattern=CURSOR, description="the next_cursor of the page before, unchanged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -13,6 +14,7 @@ from dtq.model import Task
 from dtq.strictjson import fault
 from dtq.submission import Submission, parse_batch
 from dtq.taskfilter import TaskFilter
+from dtq.taskquery import parse
 from dtq.web import meters
 from dtq.web.auth import actor
 from dtq.web.engine import engine
@@ -88,15 +90,18 @@ def index() -> Response:
     `looked_at` says how many tasks it has looked at.
     """
     query = read_query(TaskListQuery)
-    wanted = TaskFilter(
-        queue=query.queue,
-        status=query.status,
-        task_type=query.task_type,
-        tag=query.tag,
-        created_after=unix_seconds(query.created_after),
-        created_before=unix_seconds(query.created_before),
-    )
-    page = engine().client.queries.tasks(wanted, query.limit, query.cursor)
+    client = engine().client
+    asked = TaskFilter() if query.q is None else TaskFilter.of(parse(query.q), client.queries.now())
+    given: dict[str, Any] = {
+        "queue": query.queue,
+        "status": query.status,
+        "task_type": query.task_type,
+        "tag": query.tag,
+        "created_after": unix_seconds(query.created_after),
+        "created_before": unix_seconds(query.created_before),
+    }
+    wanted = replace(asked, **{name: value for name, value in given.items() if value is not None})
+    page = client.queries.tasks(wanted, query.limit, query.cursor)
     shown = [task.as_json(brief=True) for task in page.tasks]
     return answer({"tasks": shown, "next_cursor": page.next_cursor, "looked_at": page.looked_at})
 

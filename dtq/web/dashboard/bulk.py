@@ -11,10 +11,10 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 from dtq.bulk import Action, BulkJob, BulkWish
 from dtq.control import check_place
-from dtq.errors import BulkJobNotFound, RedisUnavailable
+from dtq.errors import BulkJobNotFound, RedisUnavailable, TaskFinished, TaskNotFound
 from dtq.web.auth import actor
 from dtq.web.dashboard.action import action, back
-from dtq.web.dashboard.dead import dead_filter, parse_dead
+from dtq.web.dashboard.dead import A_PAGE, dead_filter, parse_dead
 from dtq.web.dashboard.flash import Said, own_path
 from dtq.web.dashboard.page import Asked, Context, look, page
 from dtq.web.dashboard.reads import Reads
@@ -67,6 +67,18 @@ def ask(reads: Reads, asked: Asked) -> Context | WerkzeugResponse:
     }
 
 
+@page("/tasks/cancel", area="tasks", name="cancel")
+def ask_cancel(reads: Reads, asked: Asked) -> Context | WerkzeugResponse:
+    """Show which of the selected tasks would be cancelled."""
+    allow_page("destructive")
+    ids, to = _ids(asked.getlist("id")), own_path(asked.get("back", "/tasks"))
+    if not ids:
+        return back(Said(kind="failed", text="Select some tasks first."), to)
+    tasks = [task for task in reads.client.queries.some_tasks(ids) if task is not None]
+    live = [task for task in tasks if not task.terminal]
+    return {"title": f"Cancel {plural(len(live), 'task')}", "tasks": live, "ended": len(ids) - len(live), "back": to}
+
+
 @page("/queues/<queue>/purge", area="queues", name="purge")
 def ask_purge(reads: Reads, asked: Asked, queue: str) -> Context:
     """Show what a purge of a queue would cancel."""
@@ -102,6 +114,21 @@ def do(**_: str) -> Said | WerkzeugResponse:
         if total > TYPED_ABOVE and re.sub(r"\D", "", form.get("number", "")) != str(total):
             return back(Said(kind="failed", text=f"Nothing was done: type the number, {total:,}, to confirm."), to)
     return carry_out(wish, to)
+
+
+@action("/tasks/cancel")
+def cancel() -> Said | WerkzeugResponse:
+    """Cancel the selected tasks, one after the other: a page of them at most."""
+    to, done, ended = own_path(request.form.get("to", "/tasks")), 0, 0
+    who = actor(request.form.get("reason", "").strip())
+    for task_id in _ids(request.form.getlist("id")):
+        try:
+            engine().client.control.cancel(task_id, who)
+            done += 1
+        except (TaskFinished, TaskNotFound):
+            ended += 1
+    said = f"Cancelled {plural(done, 'task')}" + (f"; {ended:,} had ended before" if ended else "")
+    return back(Said(kind="done", text=f"{said}. Those that run are told, and end within a second."), to)
 
 
 @action("/queues/<queue>/purge")
@@ -169,8 +196,13 @@ def _wish(verb: str, ids: Sequence[str], q: str, everything: bool, now: float) -
     query = parse_dead(q)
     if everything and not query.problems:
         return BulkWish(action=actions[verb], wanted=dead_filter(query, now))
-    chosen = list(dict.fromkeys(one for one in ids if _ID.fullmatch(one)))
+    chosen = _ids(ids)
     return BulkWish(action=actions[verb], task_ids=chosen) if chosen and not everything else None
+
+
+def _ids(given: Sequence[str]) -> list[str]:
+    """Return the ids of tasks among what was sent, each once, a page of them at most."""
+    return list(dict.fromkeys(one for one in given if _ID.fullmatch(one)))[:A_PAGE]
 
 
 def _checked(bulk_id: str) -> str:

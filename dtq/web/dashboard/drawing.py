@@ -84,6 +84,12 @@ class Drawing:
         """Return a fresh look at Redis."""
         return Reads(self._engine.client, clock_of(self._app))
 
+    def note_gauges(self) -> None:
+        """Note for the charts how much waits, where no worker leads that would do so."""
+        client = self._engine.client
+        if client.queries.leader() is None:
+            client.broker.upkeep.sample()
+
     def draw(self, screen: Screen, look: Reads, only: Collection[str] | None = None) -> Mapping[str, str]:
         """Return the fragments of a screen by the id of what each replaces.
 

@@ -29,6 +29,7 @@ LONGEST_ROUND_S = 5.0
 well; a page may want it sooner (`every_s`)."""
 LINGER_S = 5.0
 """The thread ends this long after the last tab."""
+NOTE_EVERY_S = 15.0
 MOST_TOUCHED = 5_000
 EVENTS_HELD = 5_000
 
@@ -170,6 +171,7 @@ class Hub:
         """Draw as long as there are tabs. Raises SubscriptionEnded, RedisUnavailable."""
         touched = Touched()
         due_at: dict[Screen, float] = {}
+        note_at = 0.0
         with self._drawing.events(self._ring.set, EVENTS_HELD) as events:
             while not self._drawing.stopping.is_set():
                 with self._lock:
@@ -180,6 +182,9 @@ class Hub:
                 while items := events.take():
                     touched.add(items)
                 began = time.monotonic()
+                if began >= note_at:
+                    self._drawing.note_gauges()
+                    note_at = began + NOTE_EVERY_S
                 screens = self._due(tabs, touched, due_at)
                 if screens:
                     self._draw(screens, touched)

@@ -10,7 +10,7 @@ from dtq.web.dashboard.overview import minutes
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
 
-A_PAGE = 50
+A_PAGE = 30
 """Queues on one page."""
 
 
