@@ -65,6 +65,7 @@
     heard: 0, // when something last came, by this clock
     open: false,
     asking: false,
+    away: false,
     paused: false,
     held: new Set(), // what waits until the pointer is gone
 
@@ -76,6 +77,7 @@
       if (!this.source) return; // nothing here changes
       const silent = (Date.now() - this.heard) / 1000;
       if (this.paused) return this.say("still", "paused");
+      if (this.away && silent < 12) return this.say("stale", "Redis is away");
       if (this.heard && silent < 12) {
         if (this.open) return this.say("live", "live");
         return this.say("late", this.asking ? "every 5 s" : "catching up");
@@ -94,12 +96,10 @@
       if (socket?.readyState === WebSocket.OPEN) socket.send(this.shown());
     },
     hear(frame) {
-      if (frame.at) {
-        ahead = frame.at - Date.now() / 1000;
-        this.heard = Date.now();
-      }
-      if (frame.away) this.say("stale", "Redis is away");
-      else this.look();
+      this.away = Boolean(frame.away);
+      this.heard = Date.now();
+      if (frame.at) ahead = frame.at - Date.now() / 1000;
+      this.look();
     },
     async ask() { // where no socket gets through
       if (this.open || this.paused || document.hidden) return;

@@ -236,6 +236,25 @@ def test_a_page_comes_alive_again_after_the_web_was_restarted(
     open_page.said.clear()  # type: ignore[attr-defined]  # the browser says of each try that it failed
 
 
+def test_while_redis_is_away_the_dot_says_so_and_then_the_page_goes_on(
+    open_page: Callable[..., Any], client: Client
+) -> None:
+    program = find_program("valkey")
+    assert program is not None
+    process = ServerProcess(program, aof=True).start()
+    try:
+        with running_web(process.url, web_threads=8, max_websockets=4) as server:
+            page = open_page("/", port=server.port)
+            process.stop()
+            page.wait_for_selector("#live >> text=Redis is away")
+            process.start()
+            page.wait_for_selector(LIVE)
+            page.context.close()
+    finally:
+        process.remove()
+    open_page.said.clear()  # type: ignore[attr-defined]
+
+
 def test_where_no_socket_gets_through_a_page_asks_again_and_again(
     open_page: Callable[..., Any], client: Client
 ) -> None:
