@@ -127,7 +127,7 @@ def attempt(number: int, started: float, ran_s: float, outcome: Disposition, **f
         (task(Status.RUNNING), "Attempt 1 of 3 has been running for 1 m 30 s on w1."),
         (task(Status.RUNNING, progress={"fraction": 0.4, "message": "step 4"}), "40% done: step 4."),
         (task(Status.RUNNING, cancel_requested=True), "was asked to cancel it."),
-        (task(Status.RETRYING, available_at=NOW + 9, error={"class": "OSError"}), "with OSError; the next one starts in"),
+        (task(Status.RETRYING, available_at=NOW + 9, error={"class": "OSError"}), "OSError; the next one starts in"),
         (task(Status.SUCCEEDED, attempt=2), "on attempt 2: 10 s of work, 20 s after"),
         (task(Status.DEAD_LETTERED, attempt=3, reason="exhausted", error={"class": "E"}), "after 3 attempts with E."),
         (task(Status.DEAD_LETTERED, reason="permanent"), "no other attempt would mend"),
