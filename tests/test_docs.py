@@ -228,6 +228,7 @@ def test_the_kubernetes_example_is_whole():
     assert done.stdout.count("\nkind: ") + done.stdout.startswith("kind: ") == 11
 
 
+@pytest.mark.slow
 def test_a_backup_is_taken_under_load_and_restored_as_the_page_says(server_factory, tmp_path, monkeypatch):
     """Tasks in every state, one of them running: after the restore all of them end, and what had ended is there."""
     if find_program("redis7") is None or shutil.which("redis-cli") is None:
