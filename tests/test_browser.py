@@ -18,9 +18,7 @@ from tests.support.servers import ServerProcess, find_program
 from tests.support.web_server import WebServer, running_web
 from tests.support.workers import WorkerProcess
 
-pytestmark = pytest.mark.slow
-
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
 
 LIVE = "#live[data-state=live]"
 PATIENCE_MS = 15_000
