@@ -262,6 +262,30 @@ def test_ctrl_c_does_not_reach_the_process_before_the_worker(server, client, mod
         workers.close()
 
 
+def test_life_06_a_signal_to_all_processes_leaves_an_isolated_handler_to_its_worker(
+    server, client, module, tmp_path, wait_until
+):
+    """A supervisor sends TERM to every process of a service: the handler is drained like any other."""
+    workers = Workers(server.safe_url, tmp_path)
+    try:
+        process = workers.spawn("--name", "drained", tasks=module)
+        task_id = client.submit("iso.steps", {"seconds": 1.5}).task_id
+        wait_until(lambda: (client.get(task_id).progress or {}).get("message") == "49", what="the start", timeout_s=15)
+        for pid in (_child_of(process.pid), process.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert process.wait() == 0
+        task = client.get(task_id)
+        assert (task.status, task.attempt, task.failures) == (Status.SUCCEEDED, 1, 0)
+    finally:
+        workers.close()
+
+
+def _child_of(pid):
+    """Children are listed with the thread that has started them."""
+    found = [one.read_text().split() for one in Path(f"/proc/{pid}/task").glob("*/children")]
+    return int(next(pids[0] for pids in found if pids))
+
+
 def test_a_process_that_cannot_start_fails_the_attempt(server, client, module, tmp_path):
     made = LocalWorker(server.safe_url, "broken", tasks="no_such_module_here", retry_base_delay=0.01)
     made.registry.load(module)

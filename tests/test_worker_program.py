@@ -268,6 +268,33 @@ def test_ctrl_c_reaches_the_processes_once(workers, client, wait_until, tmp_path
     assert {status_of(client, one) for one in ids} == {Status.SUCCEEDED}
 
 
+def test_life_06_a_supervisor_that_signals_every_process_has_asked_once(workers, client, wait_until):
+    """As systemd does with a service: the parent passes on what its children have heard already."""
+    parent = workers.spawn("--processes", "2", ready=False)
+    wait_until(lambda: len(client.queries.workers()) == 2, what="two heartbeats", timeout_s=15)
+    ids = [client.submit("sleep_task", {"seconds": 1.5}).task_id for _ in range(2)]
+    wait_until(lambda: all(status_of(client, one) is Status.RUNNING for one in ids), what="the starts")
+    for pid in [*children(parent.pid), parent.pid]:
+        os.kill(pid, signal.SIGTERM)
+    assert parent.wait() == 0
+    assert {client.get(one).attempt for one in ids} == {1}
+    assert {status_of(client, one) for one in ids} == {Status.SUCCEEDED}
+
+
+def test_life_06_a_second_signal_reaches_the_processes_too(workers, client, wait_until):
+    parent = workers.spawn("--processes", "2", ready=False)
+    wait_until(lambda: len(client.queries.workers()) == 2, what="two heartbeats", timeout_s=15)
+    task_id = client.submit("sleep_task", {"seconds": 20}).task_id
+    wait_until(lambda: status_of(client, task_id) is Status.RUNNING, what="the start")
+    parent.signal(signal.SIGTERM)
+    wait_until(lambda: parent.log.count("draining") >= 2, what="both to drain")
+    began = time.monotonic()
+    parent.signal(signal.SIGTERM)
+    assert parent.wait() == 1
+    assert time.monotonic() - began < 5
+    assert status_of(client, task_id) is Status.QUEUED
+
+
 def test_processes_of_a_killed_parent_end_too(workers, client, wait_until):
     parent = workers.spawn("--processes", "2", ready=False)
     wait_until(lambda: len(client.queries.workers()) == 2, what="two heartbeats", timeout_s=15)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import redis
@@ -137,6 +138,25 @@ def test_a_result_that_is_too_large_is_said_to_be():
     outcome = result_of("x" * 99)
     assert (outcome.kind, outcome.result, outcome.result_too_large) == ("succeed", None, True)
     assert result_of("x" * 98).result_too_large is False
+
+
+def deep_result_of(value):
+    return verdict.returned(make_claim(), HANDLER, value, 5, replace(RULES, result_max_bytes=10_000_000))
+
+
+@pytest.mark.parametrize("depth", [101, 950, 5_000, 100_000])
+def test_a_result_that_is_nested_too_deeply_is_said_to_be_too_large(depth):
+    """Some Python, or some client, would fail to read what another one could write."""
+    value = "[[[{{{"
+    for _ in range(depth):
+        value = [value]
+    outcome = deep_result_of(value)
+    assert (outcome.kind, outcome.result, outcome.result_too_large) == ("succeed", None, True)
+
+
+def test_what_looks_like_depth_inside_of_a_string_is_none():
+    for value in (["[" * 200] * 3, {'"[': '\\"{' * 150}, [[]] * 300, [[[1]]] * 60):
+        assert json.loads(deep_result_of(value).result) == value
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), {"a": b"bytes"}, "\ud800", {(1, 2): 3}])

@@ -178,7 +178,8 @@ def end_group() -> None:
 
 def main() -> None:
     """Serve the worker at the other end of the descriptor that was inherited."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # supervisors may send it to all; the worker decides what it means
+        signal.signal(number, signal.SIG_IGN)
     connection, life = map(int, sys.argv[1:3])
     for inherited in (connection, life):
         os.set_inheritable(inherited, False)  # what a handler starts has no business with them

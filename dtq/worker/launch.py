@@ -110,7 +110,7 @@ def _run(
     reloader = options.reloader
     if reloader is not None:
         supervisor.at_each_check = lambda: reloader.look(supervisor.stop)
-    before = _take_signals(supervisor)  # whoever reads the next line may send one
+    before = _take_signals(supervisor, several=options.number is not None)  # whoever reads the next line may send one
     log.info(
         "worker %s: queues %s, %d slots, Redis %s, tasks %s",
         state.worker_id,
@@ -146,13 +146,20 @@ def _serve_metrics(settings: Settings, options: Options, supervisor: Supervisor)
     return server
 
 
-def _take_signals(supervisor: Supervisor) -> dict[int, Any]:
-    """Install the handlers, which only set flags. Returns those that were there before."""
+def _take_signals(supervisor: Supervisor, *, several: bool) -> dict[int, Any]:
+    """Install the handlers, which only set flags. Returns those that were there before.
+
+    several: this is one of the processes of a parent that passes requests on, as INT. A supervisor that sends TERM to
+    all of them has asked once, though both come.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}
+    asked: set[int] = set()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        supervisor.stop()
+        if not several or number in asked or not asked:
+            supervisor.stop()
+        asked.add(number)
 
     def be_quiet(number: int, frame: FrameType | None) -> None:
         supervisor.be_quiet()

@@ -62,7 +62,8 @@ class Processes:
         while self._signals:
             number = self._signals.pop(0)
             if number in (signal.SIGTERM, signal.SIGINT):
-                self._stopping, number = True, signal.SIGTERM
+                # Not TERM: a supervisor may have sent that to the children itself, and this is no second request
+                self._stopping, number = True, signal.SIGINT
             self._pass_on(number)
         self._take_in_ends()
         for child in self._children:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dtq.model import (
 )
 from dtq.registry import Handler
 from dtq.states import Disposition
+from dtq.strictjson import MAX_DEPTH
 
 MAX_MESSAGE_BYTES = 2_000
 MAX_TRACEBACK_BYTES = 5_000
@@ -32,6 +34,8 @@ _LONGEST_DELAY_S = 31_536_000.0
 _MAX_CHAIN = 10
 _CALLER = "dtq.worker.timeouts"
 _CUT = "... (truncated)"
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
+"""In JSON, with the strings that may hold some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +62,16 @@ def returned(claim: Claim, handler: Handler, value: object, duration_ms: int, ru
     result, too_large = None, False
     if value is not None:
         try:
-            result = dumps(value).encode()
-        except (TypeError, ValueError, RecursionError) as error:
+            text = dumps(value)
+            result = text.encode()
+            too_large = len(result) > rules.result_max_bytes or _too_deep(text)
+        except RecursionError:
+            too_large = True
+        except (TypeError, ValueError) as error:
             message = f"the handler's result is not JSON: {text_of(error)}"
             return dead(claim, handler, ErrorInfo(class_of(error), clean(message)), duration_ms, rules)
-        if len(result) > rules.result_max_bytes:
-            result, too_large = None, True
+        if too_large:
+            result = None
     return Outcome(
         claim=claim,
         kind="succeed",
@@ -257,6 +265,21 @@ def _clean_lines(text: str) -> str:
 
 
 # --- details ----------------------------------------------------------------------------------------------------------
+
+
+def _too_deep(text: str) -> bool:
+    """Whether some reader of JSON may stumble over its depth: what a payload may not have, a result may not either."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:  # nearly every one
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(text):
+        if bracket in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif bracket in "]}":
+            depth -= 1
+    return False
 
 
 def _snoozed(claim: Claim, handler: Handler, error: Snooze, duration_ms: int, rules: Rules) -> Outcome:
