@@ -76,6 +76,7 @@ class Client(Operators):
         self._published = _Published(self.queries)
         self._waits = _Count()
         self._messages: Messages | None = None
+        self._messages_lock = threading.Lock()
 
     @property
     def embedded(self) -> bool:
@@ -137,11 +138,12 @@ class Client(Operators):
     @property
     def messages(self) -> Messages:
         """The message queues that there are, for looking and operating. Loaded when it is first used."""
-        if self._messages is None:
-            from dtq.mq.hub import Messages
+        with self._messages_lock:  # one for all threads: each numbers its operations in Redis under a name of its own
+            if self._messages is None:
+                from dtq.mq.hub import Messages
 
-            self._messages = Messages(self.server, self.settings)
-        return self._messages
+                self._messages = Messages(self.server, self.settings)
+            return self._messages
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 

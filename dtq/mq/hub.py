@@ -38,8 +38,8 @@ class Messages:
             self._kept, self._pid = {}, os.getpid()
         found = self._kept.get(name)
         if found is None:
-            found = self.queue(QueueOptions(name=name, any_visibility=True))
             if len(self._kept) >= MOST_KEPT:
                 self._kept = {}
-            self._kept[name] = found
+            # The first of two threads wins: each queue keeps records of operations in Redis under a name of its own.
+            found = self._kept.setdefault(name, self.queue(QueueOptions(name=name, any_visibility=True)))
         return found
