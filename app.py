@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 
 from flask import Flask
 
 import cli
-from dtq.web.application import create_app
 
-__all__ = ["create_app"]
 
-_app = cache(partial(cli.app_for_flask, create_app))
+def _for_serving() -> Flask:
+    """Loading all of the web takes a second that a command need not wait."""
+    from dtq.web.application import create_app
+
+    return create_app()
+
+
+@cache
+def _app() -> Flask:
+    return cli.app_for_flask(_for_serving)
 
 
 def __getattr__(name: str) -> Flask:

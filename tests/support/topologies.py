@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import secrets
 import socket
 
 from dtq.redisio import Server
@@ -101,7 +101,7 @@ class Cluster:
 def _cluster_port() -> int:
     """Return a free port whose bus port, 10 000 higher, is free too."""
     for _ in range(100):
-        port = random.randrange(11_000, 22_000)
+        port = 11_000 + secrets.randbelow(11_000)  # `random` has one seed for all processes of a test run
         with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + 10_000))
