@@ -26,7 +26,7 @@ run: $(VENV)/.installed  ## everything on this machine: server, web, worker; Ctr
 	@$(BIN)/flask dtq up $(ARGS)
 
 test: $(VENV)/.installed-dev  ## the tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 coverage: $(VENV)/.installed-dev  ## the tests, with coverage
 	@$(BIN)/python -m pytest --cov=dtq $(ARGS)

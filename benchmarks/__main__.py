@@ -31,7 +31,7 @@ Gathered = dict[str, dict[str, list[float]]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is asked for. Returns the exit status: 1 when something could not be measured."""
-    asked = _arguments(argv)
+    asked = arguments(argv)
     names = asked.systems.split(",")
     for name in names:
         python_of(name)
@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if complete else 1
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return what was asked for. Ends the program where that is not understood."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
     parser.add_argument("--systems", default=",".join(system.name for system in SYSTEMS), help="which are measured")

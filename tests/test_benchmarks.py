@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import arguments
 from benchmarks.record import DIRECTORY, Record
 from benchmarks.systems import SYSTEMS
 from benchmarks.table import cell, table
@@ -63,3 +66,13 @@ def test_what_dtq_is_measured_beside_is_pinned() -> None:
     assert {system.name for system in SYSTEMS} >= {"bare", "dramatiq", "huey", "rq", "celery"}
     lines = [line for line in pinned.splitlines() if line and not line.startswith("#")]
     assert all("==" in line for line in lines)
+
+
+def test_the_commands_of_performance_md_are_understood() -> None:
+    """They take up to an hour; what they would run is tried by each run of CI, small."""
+    commands = re.findall(
+        r"^make bench *(?:ARGS=(\S+|\".*?\"))? *(?:#.*)?$", (PROJECT / "docs/performance.md").read_text(), re.MULTILINE
+    )
+    assert len(commands) >= 4
+    for options in commands:
+        assert arguments(shlex.split(options.strip('"'))).groups

@@ -118,6 +118,7 @@ def assert_nothing_is_left():
     assert not (here / ".dtq" / "up.json").exists()
 
 
+@pytest.mark.slow
 def test_everything_works_survives_kills_stops_and_finds_its_data_again(up, wait_until):
     stack = up("--json").ready()
     assert stack.facts["url"] == stack.url
@@ -153,6 +154,7 @@ def answers(stack):
     return None
 
 
+@pytest.mark.slow
 def test_a_second_one_in_the_directory_says_where_the_first_is_and_does_it_no_harm(up):
     stack = up("--json").ready()
     output, error = flask("up", environment={"DTQ_API_PORT": str(free_port())}).communicate(timeout=20)
@@ -245,6 +247,7 @@ def test_after_a_kill_of_up_nothing_goes_on_for_long(up, wait_until):
     wait_until(lambda: processes_of(Path.cwd().resolve()) == {}, what="the end of all", timeout_s=20)
 
 
+@pytest.mark.slow
 def test_a_redis_that_is_killed_is_started_again(up, wait_until):
     stack = up("--json").ready()
     (server,) = (pid for pid, command in processes_of(Path.cwd().resolve()).items() if "redis.sock" in command)
@@ -323,6 +326,7 @@ def test_sec_01_a_redis_elsewhere_is_used_and_left_alone_and_its_password_never_
     assert not any(secret in stack.log for secret in ("s3cr/t", "s3cr%2Ft"))
 
 
+@pytest.mark.slow
 def test_the_first_words_tell_where_to_look_and_commands_that_work(up, wait_until):
     """The curl lines are run as they are printed."""
     stack = up()

@@ -168,6 +168,7 @@ def test_commands_of_the_message_queue_page(server, tmp_path):
         assert message.data == b"\x00job"
 
 
+@pytest.mark.slow
 def test_the_replicas_of_the_message_queue_page(server):
     """The message is ready at either of them: a subscription holds one before anybody asks for it."""
     text = block("message-queue.md", "replica.py")

@@ -54,6 +54,7 @@ def clone(tmp_path):
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_every_command_works_as_it_is_printed(clone):
     """The blocks in their order, in one shell; ports are changed, what runs on is put into the background."""
     ports = {port: str(free_port()) for port in PORTS}

@@ -236,6 +236,7 @@ def _succeeded(client, task_id):
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.slow
 def test_a_failover_in_the_middle_of_a_load_loses_nothing_that_was_told_to_be_durable():
     topology = Sentinels(find_program("valkey"), replica=True, aof=True)
     try:
@@ -257,6 +258,7 @@ def test_a_failover_in_the_middle_of_a_load_loses_nothing_that_was_told_to_be_du
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.slow
 def test_a_node_of_the_cluster_that_is_restarted_in_the_middle_of_a_load_loses_nothing():
     topology = Cluster(find_program("valkey"), size=3, aof=True)
     try:

@@ -71,6 +71,7 @@ class Newer:
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.slow
 def test_an_upgrade_with_a_newer_schema_loses_nothing_and_leaves_no_task_waiting(server, tmp_path, newer):
     """Workers first, then the web: both versions share the older records; the newer ones wait for a newer worker."""
     workers, other = Workers(server.safe_url, tmp_path), Newer(newer, server.safe_url)

@@ -98,6 +98,7 @@ def test_an_option_that_does_not_exist_is_a_usage_error(workers):
     assert worker.wait() == 2
 
 
+@pytest.mark.slow
 def test_redis_out_of_reach_at_the_start_is_exit_code_69(tmp_path):
     made = Workers(f"redis://:s3cret@127.0.0.1:{free_port()}", tmp_path)
     worker = made.spawn(ready=False)
@@ -188,6 +189,7 @@ def test_usr1_makes_it_quiet_and_usr2_shows_its_stacks(workers, client, wait_unt
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_check_tells_whether_the_heartbeat_is_fresh(workers, client, wait_until, tmp_path):
     def check(*arguments, url=workers.url):
         command = [sys.executable, str(PROJECT / "worker.py"), "--check", *arguments]

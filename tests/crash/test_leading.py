@@ -92,6 +92,7 @@ def test_two_leaders_and_more_enqueue_everything_once(server: Server) -> None:
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sched_03_clocks_that_are_wrong_by_minutes_move_no_due_time_no_lease_and_no_expiry(
     field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,6 @@ def test_claims_stay_short_while_a_backlog_that_is_due_at_once_is_moved(field: F
         time.sleep(0.001)
     waits.sort()
     assert len(waits) > 5, "nothing was measured"
-    assert waits[len(waits) // 2] < 0.02
+    assert waits[len(waits) // 2] < 0.05
     if number >= 100_000:  # of few, one that waited for a CPU is the 99th percentile
         assert waits[len(waits) * 99 // 100] < 0.05

@@ -51,6 +51,7 @@ def _told(worker: Worker) -> int:
     return sum(map(int, re.findall(r"claims are over, .* nothing was written: (\d+)", worker.log)))
 
 
+@pytest.mark.slow
 def test_a_process_of_a_handler_does_not_outlive_the_lease_of_a_worker_that_stands_still(field: Field) -> None:
     """It is another process, which nobody has stopped: beside its retry there would be two."""
     first = field.spawn("first", visibility_timeout_s=1)
@@ -146,7 +147,7 @@ def test_claim_22_ten_rolling_restarts_under_load_lose_nothing_and_start_nothing
     assert {task_id: len(runs) for task_id, runs in field.runs().items()} == dict.fromkeys(ids, 1)
 
 
-@pytest.mark.parametrize("away", ["kill", "pause"])
+@pytest.mark.parametrize("away", ["kill", pytest.param("pause", marks=pytest.mark.slow)])
 def test_claim_22_a_signal_while_redis_is_away_ends_in_time_with_few_words_and_all_is_done_in_the_end(
     make_field: FieldFactory, server_factory: Callable[..., Any], away: str
 ) -> None:

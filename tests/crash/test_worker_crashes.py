@@ -111,6 +111,7 @@ def test_claim_04_all_that_a_dead_worker_held_is_run_by_one_that_runs_already(sp
     assert second.process.poll() is None
 
 
+@pytest.mark.slow
 def test_life_13_a_kill_takes_nothing_from_the_retry_budget(spawn, client, wait_until):
     first = spawn("--name", "first")
     task_id = client.submit("nap", {"seconds": 1.0}, max_attempts=1).task_id
