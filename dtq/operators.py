@@ -6,14 +6,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dtq.bulk import BulkJob, BulkJobs, BulkWish, run_job
+from dtq.bulk import BulkJob, BulkJobs, BulkWish, Preview, run_job
 from dtq.control import Command, Control
 from dtq.deadletters import DeadFilter
-from dtq.errors import DeadLetterNotFound, TaskNotFound
+from dtq.errors import DeadLetterNotFound, InvalidTask, TaskNotFound
 from dtq.model import Actor, Task
 from dtq.queries import Queries
 from dtq.states import Status
 from dtq.taskfilter import TaskFilter
+from dtq.taskquery import parse
 
 PROGRAM = Actor("client")
 """Who the audit names when a program does not say who asks."""
@@ -64,31 +65,54 @@ class Operators:
 
     # --- many tasks ---------------------------------------------------------------------------------------------------
 
-    def preview(self, wish: BulkWish, samples: int = 5) -> tuple[int, list[dict[str, Any]]]:
+    def preview(self, wish: BulkWish, samples: int = 5) -> Preview:
         """Return how many tasks a bulk wish is about, and the newest few, and change nothing. Raises InvalidTask.
 
-        samples: how many; dead letters, or brief tasks where a queue is to be purged.
+        samples: how many; dead letters, or brief tasks where they are cancelled.
         """
         letters = self.queries.dead_letters
-        total = self.bulk.count(wish)
+        total, exact = self.bulk.count(wish)
+        if wish.tasks is not None:
+            live = wish.tasks.live()
+            found = self.queries.tasks(live, samples).tasks if live is not None and total else ()
+            return Preview(total, [task.as_json(brief=True) for task in found], exact)
         if wish.queue is not None:
             waiting = [
                 task
                 for status in (Status.QUEUED, Status.RETRYING, Status.PENDING)
                 for task in self.queries.tasks(TaskFilter(queue=wish.queue, status=status), samples).tasks
             ]
-            return total, [task.as_json(brief=True) for task in waiting[:samples]]
+            return Preview(total, [task.as_json(brief=True) for task in waiting[:samples]])
         if not wish.task_ids:
-            return total, [
-                letter.as_json() for letter in letters.page(wish.wanted or DeadFilter(), samples, None).letters
-            ]
-        shown = []
+            page = letters.page(wish.wanted or DeadFilter(), samples, None)
+            return Preview(total, [letter.as_json() for letter in page.letters])
+        shown: list[dict[str, Any]] = []
         for task_id in wish.task_ids[: 4 * samples]:
             try:
                 shown.append(letters.of_task(task_id).as_json())
             except (TaskNotFound, DeadLetterNotFound):  # it will be skipped
                 continue
-        return total, shown[:samples]
+        return Preview(total, shown[:samples])
+
+    def cancel_matching(
+        self, wanted: TaskFilter | str, *, actor: Actor = PROGRAM, rate: float | None = None
+    ) -> BulkJob:
+        """Cancel all tasks that fit and that there are now, and return the bulk job once it has ended.
+
+        wanted: a filter, or a query such as `type:email.* age>10m`; those that have ended are passed over, those that
+        run are told. rate: at most so many a second. Raises InvalidTask, TooManyBulkJobs.
+        """
+        return self.run_bulk(self.begin_bulk(self.cancel_wish(wanted, rate), actor=actor))
+
+    def cancel_wish(self, wanted: TaskFilter | str, rate: float | None = None) -> BulkWish:
+        """Return what `cancel_matching` asks for. Raises InvalidTask for a query that is not understood."""
+        if isinstance(wanted, str):
+            query = parse(wanted)
+            faults = [{"pointer": "/q", "message": f"{one.text}: {one.problem}"} for one in query.problems]
+            if faults:
+                raise InvalidTask(f"q: {faults[0]['message']}", errors=faults)
+            wanted = TaskFilter.of(query, self.queries.now())
+        return BulkWish(action="task.cancel", tasks=wanted, rate=rate)
 
     def begin_bulk(self, wish: BulkWish, *, actor: Actor = PROGRAM) -> BulkJob:
         """Write down what is to be done to many tasks; `run_bulk` does it. Raises InvalidTask, TooManyBulkJobs."""

@@ -200,6 +200,13 @@ class Queries:
         places = [(("", task_id), task_id) for task_id in task_ids[:MAX_PAGE]]
         return [task for _, task in self._records(places)]
 
+    def count_indexed(self, wanted: TaskFilter) -> int:
+        """Return how many tasks the indexes tell of; exact for a filter that is `indexed`, else the most it can be."""
+        lowest = "-inf" if wanted.created_after is None else f"({wanted.created_after * 1e6:.0f}"
+        highest = "+inf" if wanted.created_before is None else f"({wanted.created_before * 1e6:.0f}"
+        commands = [("ZCOUNT", self._keys.index(*one), lowest, highest) for one in self._indexes(wanted)]
+        return sum(self._server.pipeline(commands))
+
     def _indexes(self, wanted: TaskFilter) -> list[tuple[str, str]]:
         queues = [wanted.queue] if wanted.queue is not None else self.queue_names()
         statuses = [wanted.status] if wanted.status is not None else wanted.statuses or list(Status)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from typing import Any, Self
 
-from dtq.model import Task
-from dtq.states import Status
+from dtq.model import Task, rfc3339
+from dtq.states import TERMINAL, Status
 from dtq.taskquery import TaskQuery
 
 
@@ -60,6 +61,52 @@ class TaskFilter:
         """Whether indexes alone can tell what fits: then a page is never short."""
         scanned = (self.task_type, self.tag, self.type_pattern, self.error, self.error_class, self.reason, self.worker)
         return self.priority is None and not (any(one is not None for one in scanned) or self.tags or self.words)
+
+    @property
+    def moving(self) -> bool:
+        """Whether what it asks for changes while a task moves on, as its status, its worker and its last error do."""
+        told = (self.status, self.error, self.error_class, self.reason, self.worker)
+        return bool(self.statuses or self.words) or any(one is not None for one in told)
+
+    @property
+    def chosen(self) -> tuple[Status, ...]:
+        """The statuses that may fit; none when they exclude each other."""
+        return tuple(
+            one for one in Status if self.status in (None, one) and (not self.statuses or one in self.statuses)
+        )
+
+    def live(self) -> TaskFilter | None:
+        """Return the filter of those that have not ended; None when it asks only for such as have."""
+        statuses = tuple(one for one in self.chosen if one not in TERMINAL)
+        return replace(self, status=None, statuses=statuses) if statuses else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is asked for, and nothing else."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        given |= {name: rfc3339(given[name]) for name in ("created_after", "created_before")}
+        return {
+            name: list(value) if isinstance(value, tuple | list) else value
+            for name, value in given.items()
+            if value not in (None, (), [])
+        }
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as a record keeps it; `from_stored` reads that."""
+        return {
+            one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None and value != ()
+        }
+
+    @classmethod
+    def from_stored(cls, record: Mapping[str, Any]) -> Self:
+        """Build the filter that `stored` gave. Raises TypeError or ValueError for what this dtq does not know."""
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+        }
+        if "status" in known:
+            known["status"] = Status(known["status"])
+        if "statuses" in known:
+            known["statuses"] = tuple(Status(one) for one in known["statuses"])
+        return cls(**known)
 
     @classmethod
     def of(cls, query: TaskQuery, now: float) -> TaskFilter:

@@ -1,7 +1,7 @@
 """Bulk jobs: what an operator does to many tasks at once, in bounded steps that any process may take up again."""
 
 from dtq.bulk.jobs import BulkJobs
-from dtq.bulk.model import Action, BulkJob, BulkWish, preview_as_json
+from dtq.bulk.model import Action, BulkJob, BulkWish, Preview, preview_as_json
 from dtq.bulk.run import run_job
 
-__all__ = ["Action", "BulkJob", "BulkJobs", "BulkWish", "preview_as_json", "run_job"]
+__all__ = ["Action", "BulkJob", "BulkJobs", "BulkWish", "Preview", "preview_as_json", "run_job"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import time
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from dtq.bulk.matching import count_matching
 from dtq.bulk.model import ID_CHARS, BulkJob, BulkWish, job_from_redis
 from dtq.control import check_place, requeue_mark
 from dtq.deadletters import DeadFilter, DeadLetters
-from dtq.encoding import who
+from dtq.encoding import plain, who
 from dtq.errors import (
     BulkJobEnded,
     BulkJobNotFound,
@@ -22,12 +24,14 @@ from dtq.errors import (
 )
 from dtq.keys import Keys
 from dtq.limits import script_limits
-from dtq.model import Actor, dumps, new_operation_id, new_task_id
+from dtq.model import Actor, Task, dumps, new_operation_id, new_task_id
+from dtq.queries import Queries
 from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.settings import Settings
 from dtq.states import Status
 from dtq.streams import newest_id, oldest_id
+from dtq.taskfilter import TaskFilter
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,8 @@ class Step(NamedTuple):
 
     code: Literal["RUNNING", "DONE", "ABORTED", "GONE", "HELD"]
     changed: int = 0
+    took_s: float = 0.0
+    """How long Redis was asked to change things; looking for them is not in it."""
 
 
 class BulkJobs:
@@ -58,22 +64,31 @@ class BulkJobs:
         self._keys = Keys(settings.namespace)
         self._scripts = Scripts(server, self._keys, script_limits(settings))
         self._letters = DeadLetters(server, self._keys, self._scripts)
+        self._queries = Queries(server, settings)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    def count(self, wish: BulkWish) -> int:
-        """Return how many tasks the wish is about now. Raises InvalidTask for a wish that cannot be."""
+    def count(self, wish: BulkWish) -> tuple[int, bool]:
+        """Return how many tasks the wish is about now, and whether there are no more than that.
+
+        Raises InvalidTask for a wish that cannot be.
+        """
         check_wish(wish)
+        if wish.tasks is not None:
+            return count_matching(self._queries, wish.tasks)
         if wish.queue is not None:
             queue = wish.queue
-            return sum(self._server.pipeline([("ZCARD", self._keys.index(queue, status)) for status in _PURGED]))
-        return len(wish.task_ids) or self._letters.count(wish.wanted or DeadFilter())[0]
+            numbers = self._server.pipeline([("ZCARD", self._keys.index(queue, status)) for status in _PURGED])
+            return sum(numbers), True
+        return len(wish.task_ids) or self._letters.count(wish.wanted or DeadFilter())[0], True
 
     def begin(self, wish: BulkWish, actor: Actor) -> BulkJob:
         """Write a job down; nothing is done yet. Raises InvalidTask, TooManyBulkJobs."""
-        total, bulk_id = self.count(wish), new_task_id()
-        wanted = wish.wanted or DeadFilter()
+        total, exact = self.count(wish)
+        bulk_id, wanted = new_task_id(), wish.wanted or DeadFilter()
         fields = {name: value for name, value in dataclasses.asdict(wanted).items() if value is not None}
+        if wish.tasks is not None:
+            fields = wish.tasks.stored()
         first = "1 0" if wish.queue is not None else "0" if wish.task_ids else oldest_id(wanted.since)
         reply = self._scripts.run(
             "bulk_begin",
@@ -89,6 +104,7 @@ class BulkJobs:
             to_priority="" if wish.to_priority is None else wish.to_priority,
             rate="" if wish.rate is None else wish.rate,
             total=total,
+            exact=int(exact),
         )
         if reply[0] == b"TOO_MANY":
             raise TooManyBulkJobs(f"{reply[1]} bulk jobs have not ended; wait for one, or abort one", retry_after=10)
@@ -152,14 +168,47 @@ class BulkJobs:
         self._step(job, runner, 0, 0)
 
     def _step(self, job: BulkJob, runner: str, limit: int, lease_ms: int) -> Step:
+        if job.wish.tasks is not None:
+            return self._cancel(job, job.wish.tasks, runner, limit, lease_ms)
         common: dict[str, Any] = {"id": job.bulk_id, "runner": runner, "lease_ms": lease_ms, "limit": limit}
+        began = time.monotonic()
         if job.wish.queue is not None:
             reply = self._scripts.run("bulk_purge", **common)
         else:
             wanted = job.wish.wanted or DeadFilter()
             common |= {"looks": LOOKS_A_STEP, "mark": requeue_mark(job.actor), **wanted.script_arguments()}
             reply = self._scripts.run("bulk_dead", **common)
-        return Step(reply[0].decode(), *reply[1:])
+        return _told(reply, began)
+
+    def _cancel(self, job: BulkJob, tasks: TaskFilter, runner: str, limit: int, lease_ms: int) -> Step:
+        """The filter looks at a bounded number of records; what it finds is changed by a script that looks again."""
+        place, reached, looked = b"", "", 0
+        found: Sequence[Task] = ()
+        if limit > 0:
+            place, live = self._server.call("HGET", self._keys.bulk(job.bulk_id), "position"), tasks.live()
+            if place is not None and live is not None:
+                page = self._queries.tasks(live, limit, place.decode())
+                reached, looked, found = page.next_cursor or "", page.looked_at, page.tasks
+        last = limit > 0 and not reached
+        began = time.monotonic()
+        reply = self._scripts.run(
+            "bulk_cancel",
+            items=[(task.task_id, task.seq, task.status.value) for task in found],
+            id=job.bulk_id,
+            runner=runner,
+            lease_ms=lease_ms,
+            place=place or b"",
+            reached="end" if last else reached,
+            looked=looked,
+            moving=int(tasks.moving),
+            last=int(last),
+            reason=plain(job.actor.reason or f"cancelled by {job.actor.name}"),
+        )
+        return _told(reply, began)
+
+
+def _told(reply: Sequence[Any], began: float) -> Step:
+    return Step(reply[0].decode(), reply[1] if len(reply) > 1 else 0, time.monotonic() - began)
 
 
 def check_wish(wish: BulkWish) -> None:

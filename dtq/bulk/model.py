@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dtq.deadletters import DeadFilter
 from dtq.errors import NewerSchema, Undecodable
 from dtq.keys import SCHEMA_VERSION
 from dtq.model import Actor, rfc3339
+from dtq.taskfilter import TaskFilter
 
-Action = Literal["dlq.requeue", "dlq.discard", "dlq.purge", "queue.purge"]
+Action = Literal["dlq.requeue", "dlq.discard", "dlq.purge", "queue.purge", "task.cancel"]
 State = Literal["running", "done", "aborted"]
 
 ID_CHARS = 32
@@ -20,17 +21,33 @@ ID_CHARS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkWish:
-    """What somebody asks for: dead letters by their tasks' ids or by a filter, or a queue that is to be purged."""
+    """What somebody asks for: of dead letters by ids or by a filter, of a queue to purge, or of tasks to cancel."""
 
     action: Action
     wanted: DeadFilter | None = None
     task_ids: Sequence[str] = ()
     queue: str | None = None
     """The queue of `queue.purge`."""
+    tasks: TaskFilter | None = None
+    """Those of `task.cancel`; what has ended is not among them, whatever it says."""
     to_queue: str | None = None
     to_priority: int | None = None
     rate: float | None = None
     """At most so many a second."""
+
+    def filter_as_json(self) -> dict[str, Any] | None:
+        """Return which filter it has, as an answer shows it; None for one without."""
+        wanted = self.tasks if self.tasks is not None else self.wanted
+        return None if wanted is None else wanted.as_json()
+
+
+class Preview(NamedTuple):
+    """What a wish is about now."""
+
+    total: int
+    samples: Sequence[Mapping[str, Any]]
+    exact: bool = True
+    """Whether there are no more: a filter without an index is counted only so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +60,8 @@ class BulkJob:
     state: State
     total: int
     """How many there were to do when it began."""
+    total_exact: bool = True
+    """Whether there were no more: a filter without an index is counted only so far."""
     done: int = 0
     skipped: int = 0
     """Had changed before their turn came, or were named twice."""
@@ -69,12 +88,13 @@ class BulkJob:
             "action": wish.action,
             "state": self.state,
             "queue": wish.queue,
-            "filter": None if wish.wanted is None else wish.wanted.as_json(),
+            "filter": wish.filter_as_json(),
             "task_ids": len(wish.task_ids) or None,
             "to_queue": wish.to_queue,
             "to_priority": wish.to_priority,
             "rate": wish.rate,
             "total": self.total,
+            "total_exact": self.total_exact,
             "done": self.done,
             "skipped": self.skipped,
             "failed": self.failed,
@@ -88,10 +108,10 @@ class BulkJob:
         }
 
 
-def preview_as_json(wish: BulkWish, actor: Actor, total: int, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def preview_as_json(wish: BulkWish, actor: Actor, found: Preview) -> dict[str, Any]:
     """Return what a job would be, in the shape of one: nothing is written down, so it has no id."""
-    job = BulkJob(bulk_id="", wish=wish, actor=actor, state="running", total=total)
-    return job.as_json() | {"bulk_id": None, "state": "preview", "samples": list(samples)}
+    job = BulkJob(bulk_id="", wish=wish, actor=actor, state="running", total=found.total, total_exact=found.exact)
+    return job.as_json() | {"bulk_id": None, "state": "preview", "samples": list(found.samples)}
 
 
 def job_from_redis(bulk_id: str, record: Mapping[bytes, bytes], now_ms: int) -> BulkJob:
@@ -109,10 +129,12 @@ def _job(bulk_id: str, text: Mapping[str, str], now_ms: int) -> BulkJob:
     action: Any = text["action"]
     state: Any = text["state"]
     ids = text["task_ids"]
-    on_queue = action == "queue.purge"
+    on_queue, on_tasks = action == "queue.purge", action == "task.cancel"
+    given = json.loads(text["filter"])
     wish = BulkWish(
         action=action,
-        wanted=None if on_queue or ids else DeadFilter(**json.loads(text["filter"])),
+        wanted=None if on_queue or on_tasks or ids else DeadFilter(**given),
+        tasks=TaskFilter.from_stored(given) if on_tasks else None,
         task_ids=[ids[at : at + ID_CHARS] for at in range(0, len(ids), ID_CHARS)],
         queue=text["aim"] if on_queue else None,
         to_queue=text["to_queue"] or None,
@@ -125,6 +147,7 @@ def _job(bulk_id: str, text: Mapping[str, str], now_ms: int) -> BulkJob:
         actor=Actor(*text["who"].split("\t")),
         state=state,
         total=int(text["total"]),
+        total_exact=text.get("exact", "1") == "1",
         done=int(text["done"]),
         skipped=int(text["skipped"]),
         failed=int(text["failed"]),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dtq.bulk.jobs import MOST_A_STEP, BulkJobs
+from dtq.bulk.jobs import MOST_A_STEP, BulkJobs, Step
 from dtq.bulk.model import BulkJob
 from dtq.model import new_operation_id
 
@@ -48,7 +48,7 @@ def run_job(
             watch(jobs.get(job.bulk_id))
         if step.code != "RUNNING":
             return jobs.get(job.bulk_id)
-        pace.did(step.changed, began, now)
+        pace.did(step, began)
         breath_s = min(now - began, LONGEST_BREATH_S)  # half of the time is for others
         stopped.wait(min(max(breath_s, pace.due_in(time.monotonic())), LONGEST_WAIT_S, max(0.0, give_up_at - now)))
     jobs.release(job, runner)
@@ -73,13 +73,13 @@ class _Pace:
             return self._size
         return 0 if now < self._due else self._batch(self._rate)
 
-    def did(self, number: int, began: float, ended: float) -> None:
-        """number: how many tasks a step has changed, from `began` to `ended`."""
-        if number:
-            fitting = round(number * STEP_S / max(ended - began, 1e-4))
+    def did(self, step: Step, began: float) -> None:
+        """began: when the step did."""
+        if step.changed:
+            fitting = round(step.changed * STEP_S / max(step.took_s, 1e-4))
             self._size = min(MOST_A_STEP, max(LEAST_A_STEP, min(fitting, 2 * self._size)))
         if self._rate is not None:
-            self._due = max(self._due, began) + number / self._rate
+            self._due = max(self._due, began) + step.changed / self._rate
 
     def due_in(self, now: float) -> float:
         return max(0.0, self._due - now)

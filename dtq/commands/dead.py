@@ -9,7 +9,6 @@ from typing import Any, get_args
 import click
 
 from dtq.bulk import Action, BulkWish
-from dtq.bulk.jobs import MAX_RATE, MIN_RATE
 from dtq.commands.console import (
     F,
     Failure,
@@ -26,7 +25,7 @@ from dtq.commands.console import (
     seconds,
     when,
 )
-from dtq.commands.many import SAMPLES, Manner, agree, carry_out, destructive, show_samples
+from dtq.commands.many import SAMPLES, Manner, agree, carry_out, destructive, rate_option, show_samples
 from dtq.commands.tables import Column, print_table
 from dtq.commands.tasks import print_task
 from dtq.commands.watching import watch_option
@@ -121,7 +120,6 @@ def _ids(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 
 task_ids_argument = click.argument("task_ids", nargs=-1, metavar="[TASK_ID]...", callback=_ids)
 all_option = click.option("--all", "everything", is_flag=True, help="All dead letters.")
-rate_option = click.option("--rate", type=click.FloatRange(MIN_RATE, MAX_RATE), help="At most so many a second.")
 
 
 @dlq.command("requeue")
@@ -173,7 +171,7 @@ def discard(task_ids: tuple[str, ...], rate: float | None, **options: Any) -> No
     if manner.dry_run:
         _show_named("discard", task_ids, manner)
         return
-    total, samples = client.preview(BulkWish(action="dlq.discard", task_ids=task_ids), SAMPLES)
+    total, samples, _ = client.preview(BulkWish(action="dlq.discard", task_ids=task_ids), SAMPLES)
     agree(f"discard {counted(total, 'dead letter')}", total, samples, manner)
     who = actor(manner.reason)
     _each(task_ids, manner, lambda task_id: client.discard(task_id, actor=who))
@@ -203,7 +201,7 @@ def _read(task_ids: Sequence[str], options: dict[str, Any]) -> tuple[Manner, Dea
 
 def _show_named(verb: str, task_ids: Sequence[str], manner: Manner) -> None:
     client = connect()
-    total, samples = client.preview(BulkWish(action="dlq.requeue", task_ids=task_ids), SAMPLES)
+    total, samples, _ = client.preview(BulkWish(action="dlq.requeue", task_ids=task_ids), SAMPLES)
     if manner.as_json:
         print_json({"dry_run": True, "total": total, "samples": samples})
     else:

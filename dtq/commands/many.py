@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dtq.bulk import BulkJob, BulkWish, preview_as_json
+from dtq.bulk.jobs import MAX_RATE, MIN_RATE
 from dtq.commands.console import Exit, F, Failure, actor, counted, on_terminal, print_json, program
 from dtq.errors import RedisUnavailable
 from dtq.log import escape
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SAMPLES = 3
 LOOK_S = 0.3
+
+rate_option = click.option("--rate", type=click.FloatRange(MIN_RATE, MAX_RATE), help="At most so many a second.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +89,16 @@ def carry_out(client: Client, wish: BulkWish, verb: str, noun: str, manner: Mann
 
     verb: such as `discard`. Exit status 1 when some could not be changed, or when it was stopped in the middle.
     """
-    total, samples = client.preview(wish, SAMPLES)
-    told = f"{verb} {counted(total, noun)}"
+    found = client.preview(wish, SAMPLES)
+    total, samples, exact = found
+    told = f"{verb} {'' if exact else 'at least '}{counted(total, noun)}"
     if manner.dry_run:
         if manner.as_json:
-            print_json(preview_as_json(wish, actor(manner.reason), total, samples))
+            print_json(preview_as_json(wish, actor(manner.reason), found))
         else:
             show_samples(f"would {told}", total, samples)
         return
-    if total:
+    if total or not exact:
         agree(told, total, samples, manner)
     job = client.begin_bulk(wish, actor=actor(manner.reason))
     tell(follow(client, job), manner.as_json)

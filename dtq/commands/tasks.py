@@ -9,14 +9,17 @@ from typing import Any
 
 import click
 
+from dtq.bulk import BulkWish
 from dtq.commands.console import (
     Exit,
+    F,
     Failure,
     Group,
     actor,
     checked_id,
     checked_queue,
     connect,
+    counted,
     duration,
     json_option,
     moment,
@@ -25,6 +28,7 @@ from dtq.commands.console import (
     redis_now,
     when,
 )
+from dtq.commands.many import Manner, carry_out, destructive, rate_option, show_samples
 from dtq.commands.tables import Column, print_pairs, print_table
 from dtq.commands.watching import watch_option
 from dtq.errors import InvalidTask
@@ -212,18 +216,21 @@ def _result_text(shown: Task) -> str | None:
     return None if shown.result_state == "none" else f"({shown.result_state.replace('_', ' ')})"
 
 
-@task.command("list")
-@click.option("--query", default="", help="A query, such as: status:dead_lettered error:refused age>10m.")
-@click.option("--queue", callback=checked_queue, help="Only this queue.")
-@click.option("--status", type=click.Choice([status.value for status in Status]), help="Only this status.")
-@click.option("--type", "task_type", help="Only this task type.")
-@click.option("--tag", help="Only with this tag.")
-@click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=20, show_default=True, help="Tasks on a page.")
-@click.option("--cursor", help="The page after: next_cursor of the one before.")
-@watch_option
-@json_option
-def list_tasks(limit: int, cursor: str | None, as_json: bool, query: str, status: str | None, **wanted: Any) -> None:
-    """List tasks, newest first. The query is that of the dashboard (docs/dashboard.md)."""
+def task_filters(command: F) -> F:
+    """Add the options that choose tasks; `chosen_tasks` makes the filter of them."""
+    for option in (
+        click.option("--tag", help="Only with this tag."),
+        click.option("--type", "task_type", help="Only this task type."),
+        click.option("--status", type=click.Choice([status.value for status in Status]), help="Only this status."),
+        click.option("--queue", callback=checked_queue, help="Only this queue."),
+        click.option("--query", default="", help="A query, such as: status:dead_lettered error:refused age>10m."),
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_tasks(query: str, status: str | None, **wanted: Any) -> TaskFilter:
+    """Return the filter that the options make. The query is that of the dashboard."""
     asked = parse(query)
     if asked.problems:
         raise click.UsageError("\n".join(f"{one.text}: {one.problem}" for one in asked.problems))
@@ -231,7 +238,18 @@ def list_tasks(limit: int, cursor: str | None, as_json: bool, query: str, status
     if status is not None:
         given["status"] = Status(status)
     now = redis_now(connect()) if query else 0.0
-    print_page(replace(TaskFilter.of(asked, now), **given), limit, cursor, as_json)
+    return replace(TaskFilter.of(asked, now), **given)
+
+
+@task.command("list")
+@task_filters
+@click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=20, show_default=True, help="Tasks on a page.")
+@click.option("--cursor", help="The page after: next_cursor of the one before.")
+@watch_option
+@json_option
+def list_tasks(limit: int, cursor: str | None, as_json: bool, **wanted: Any) -> None:
+    """List tasks, newest first. The query is that of the dashboard (docs/dashboard.md)."""
+    print_page(chosen_tasks(**wanted), limit, cursor, as_json)
 
 
 def print_page(wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -304,13 +322,45 @@ def _ended(found: Task) -> str:
 # --- changing ---------------------------------------------------------------------------------------------------------
 
 
+def _id_or_none(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else checked_id(ctx, parameter, value)
+
+
 @task.command("cancel")
-@click.argument("task_id", callback=checked_id)
-@click.option("--reason", default="", help="Kept with the task.")
+@click.argument("task_id", required=False, callback=_id_or_none)
+@task_filters
+@click.option("--all", "everything", is_flag=True, help="All tasks that have not ended.")
+@rate_option
+@destructive
 @json_option
-def cancel(task_id: str, reason: str, as_json: bool) -> None:
-    """Cancel a task: at once if it waits; if it runs, its worker is told."""
-    found = connect().cancel(task_id, actor=actor(reason))
+def cancel(task_id: str | None, everything: bool, rate: float | None, **options: Any) -> None:
+    """Cancel a task, or all that the options choose: at once if it waits; if it runs, its worker is told."""
+    manner = Manner(**{name: options.pop(name) for name in ("yes", "dry_run", "reason", "as_json")})
+    given = any(value for value in options.values())
+    if sum((task_id is not None, everything, given)) != 1:
+        raise click.UsageError("name a task, or choose by options such as --query and --queue, or say --all")
+    if task_id is None:
+        wish = BulkWish(action="task.cancel", tasks=chosen_tasks(**options), rate=rate)
+        carry_out(connect(), wish, "cancel", "task", manner)
+    elif manner.dry_run:
+        _show_one(task_id, manner)
+    else:
+        _cancel_one(task_id, manner)
+
+
+def _show_one(task_id: str, manner: Manner) -> None:
+    found = connect().get(task_id)
+    total = 0 if found.terminal else 1
+    samples = [found.as_json(brief=True)][:total]
+    if manner.as_json:
+        print_json({"dry_run": True, "total": total, "samples": samples})
+    else:
+        show_samples(f"would cancel {counted(total, 'task')}", total, samples)
+
+
+def _cancel_one(task_id: str, manner: Manner) -> None:
+    as_json = manner.as_json
+    found = connect().cancel(task_id, actor=actor(manner.reason))
     if as_json:
         print_json(found.as_json())
     elif found.terminal:

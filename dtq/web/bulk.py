@@ -30,8 +30,7 @@ def carry_out(wish: BulkWish, options: BulkOptions) -> Response:
     shared, who = engine(), actor(options.reason)
     client = shared.client
     if options.dry_run:
-        total, samples = client.preview(wish)
-        return answer(preview_as_json(wish, who, total, samples))
+        return answer(preview_as_json(wish, who, client.preview(wish)))
     job = client.begin_bulk(wish, actor=who)
     try:
         if wish.rate is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -16,6 +18,7 @@ from dtq.model import DeadReason
 from dtq.states import Status
 from dtq.strictjson import fault, load_json, step
 from dtq.submission import JSON_INTEGER, Moment
+from dtq.taskfilter import TaskFilter
 from dtq.taskquery import parse
 from dtq.web.http import MAX_SMALL_BODY_BYTES, read_optional_json_body
 
@@ -43,8 +46,8 @@ def _understood(text: str) -> str:
     return text
 
 
-class TaskListQuery(BaseModel):
-    """Which tasks, and which page of them. The descriptions complete "must be ..."."""
+class TaskFilterQuery(BaseModel):
+    """Which tasks. The descriptions complete "must be ..."."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,6 +60,24 @@ class TaskListQuery(BaseModel):
     q: Annotated[str, AfterValidator(_understood)] | None = Field(
         default=None, max_length=1000, description="a query such as status:dead_lettered error:refused age>10m"
     )
+
+    def chosen(self, now: Callable[[], float]) -> TaskFilter:
+        """Return the filter. now: asked for Redis's time when there is a query, for its ages."""
+        asked = TaskFilter() if self.q is None else TaskFilter.of(parse(self.q), now())
+        given: dict[str, Any] = {
+            "queue": self.queue,
+            "status": self.status,
+            "task_type": self.task_type,
+            "tag": self.tag,
+            "created_after": unix_seconds(self.created_after),
+            "created_before": unix_seconds(self.created_before),
+        }
+        return replace(asked, **{name: value for name, value in given.items() if value is not None})
+
+
+class TaskListQuery(TaskFilterQuery):
+    """Which tasks, and which page of them."""
+
     limit: int = Field(default=50, ge=1, le=200, description="an integer from 1 to 200")
     cursor: str | None = Field(
         default=None, pattern=CURSOR, description="the next_cursor of the page before, unchanged"
@@ -157,6 +178,17 @@ class BulkOptions(BaseModel):
     reason: str = Field(default="", max_length=200, description="a string of at most 200 characters")
 
 
+Rate = Annotated[float, Field(ge=MIN_RATE, le=MAX_RATE, allow_inf_nan=False)]
+_RATE = f"a number from {MIN_RATE:g} to {MAX_RATE:g}: at most so many a second"
+
+
+class TaskCancelBody(BulkOptions):
+    """Which tasks are cancelled; an empty filter means all that have not ended."""
+
+    filter: TaskFilterQuery = Field(description="an object")
+    rate: Rate | None = Field(default=None, description=_RATE)
+
+
 _BY_IDS: dict[str, Any] = {
     "properties": {"task_ids": {"type": "array"}, "filter": {"type": "null"}},
     "required": ["task_ids"],
@@ -177,9 +209,7 @@ class DeadPurgeBody(BulkOptions):
         default=None, min_length=1, max_length=MAX_IDS, description=f"1 to {MAX_IDS} task ids of 32 hexadecimal digits"
     )
     filter: DeadFilterQuery | None = Field(default=None, description="an object")
-    rate: Annotated[float, Field(ge=MIN_RATE, le=MAX_RATE, allow_inf_nan=False)] | None = Field(
-        default=None, description=f"a number from {MIN_RATE:g} to {MAX_RATE:g}: at most so many a second"
-    )
+    rate: Rate | None = Field(default=None, description=_RATE)
 
 
 class DeadBulkBody(DeadPurgeBody):

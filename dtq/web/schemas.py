@@ -269,14 +269,15 @@ class BulkAnswer(_Shape):
     action: Action
     state: Literal["running", "done", "aborted", "preview"]
     queue: str | None = Field(description="the queue that is purged")
-    filter: dict[str, str] | None
+    filter: dict[str, str | int | list[str]] | None
     task_ids: int | None = Field(description="how many were named")
     to_queue: str | None
     to_priority: int | None
     rate: float | None
     total: int = Field(description="how many there were to do when it began")
+    total_exact: bool = Field(description="whether that is all: without an index it is counted only so far")
     done: int
-    skipped: int = Field(description="had changed before their turn came, or were named twice")
+    skipped: int = Field(description="had changed or ended before their turn came, or were named twice")
     failed: int = Field(description="could not be changed: of a newer dtq, unreadable, or one queue too many")
     held: bool = Field(description="whether a process works on it now")
     actor: str

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, Response, request
 
 from dtq import trace
+from dtq.bulk import BulkWish
 from dtq.errors import DtqError, InvalidRequest
 from dtq.model import Task
 from dtq.strictjson import fault
 from dtq.submission import Submission, parse_batch
-from dtq.taskfilter import TaskFilter
-from dtq.taskquery import parse
 from dtq.web import meters
 from dtq.web.auth import actor
+from dtq.web.bulk import carry_out
 from dtq.web.engine import engine
 from dtq.web.http import MAX_BATCH_BYTES, answer, checked_task_id, idempotency_key, read_json_body
 from dtq.web.intake import accept, location, trace_of
 from dtq.web.operation import Operation, operation
 from dtq.web.problem import problem
-from dtq.web.queries import Reason, TaskListQuery, WaitQuery, read_options, read_query, unix_seconds
-from dtq.web.schemas import BatchAnswer, BatchBody, ResultAnswer, TaskAnswer, TaskPage
+from dtq.web.queries import Reason, TaskCancelBody, TaskListQuery, WaitQuery, read_options, read_query
+from dtq.web.schemas import BatchAnswer, BatchBody, BulkAnswer, ResultAnswer, TaskAnswer, TaskPage
 
 bp = Blueprint("tasks", __name__, url_prefix="/api/v1/tasks")
 
@@ -90,18 +89,8 @@ def index() -> Response:
     `looked_at` says how many tasks it has looked at.
     """
     query = read_query(TaskListQuery)
-    client = engine().client
-    asked = TaskFilter() if query.q is None else TaskFilter.of(parse(query.q), client.queries.now())
-    given: dict[str, Any] = {
-        "queue": query.queue,
-        "status": query.status,
-        "task_type": query.task_type,
-        "tag": query.tag,
-        "created_after": unix_seconds(query.created_after),
-        "created_before": unix_seconds(query.created_before),
-    }
-    wanted = replace(asked, **{name: value for name, value in given.items() if value is not None})
-    page = client.queries.tasks(wanted, query.limit, query.cursor)
+    queries = engine().client.queries
+    page = queries.tasks(query.chosen(queries.now), query.limit, query.cursor)
     shown = [task.as_json(brief=True) for task in page.tasks]
     return answer({"tasks": shown, "next_cursor": page.next_cursor, "looked_at": page.looked_at})
 
@@ -157,6 +146,27 @@ def cancel(task_id: str) -> Response:
     options = read_options(Reason)
     task = engine().client.cancel(checked_task_id(task_id), actor=actor(options.reason))
     return answer(task.as_json(), 202)
+
+
+@bp.post("/cancel")
+@operation(
+    Operation(
+        need="destructive",
+        tag="tasks",
+        body=TaskCancelBody,
+        answers={200: BulkAnswer, 202: BulkAnswer},
+        answer_headers={202: ("Location",)},
+        problems=(429,),
+    )
+)
+def cancel_many() -> Response:
+    """Cancel all tasks that fit and have not ended: 200 when all of it is done, 202 when it goes on as a bulk job.
+
+    Those that run are told. Tasks that come after the call are left alone.
+    """
+    body = read_options(TaskCancelBody)
+    tasks = body.filter.chosen(engine().client.queries.now)
+    return carry_out(BulkWish(action="task.cancel", tasks=tasks, rate=body.rate), body)
 
 
 def _task(task_id: str) -> tuple[Task, Mapping[str, str]]:

@@ -50,7 +50,7 @@ def ask(reads: Reads, asked: Asked) -> Context | WerkzeugResponse:
     to = own_path(asked.get("back", "/dead"))
     if wish is None:
         return back(Said(kind="failed", text="Select some dead letters first, or all that match."), to)
-    total, samples = engine().client.preview(wish, SAMPLES)
+    total, samples, _ = engine().client.preview(wish, SAMPLES)
     return {
         "title": f"{VERBS[verb]} {plural(total, 'dead letter')}",
         "verb": VERBS[verb],
@@ -84,7 +84,7 @@ def ask_purge(reads: Reads, asked: Asked, queue: str) -> Context:
     """Show what a purge of a queue would cancel."""
     allow_page("destructive")
     check_place(queue)
-    total, samples = engine().client.preview(BulkWish(action="queue.purge", queue=queue), SAMPLES)
+    total, samples, _ = engine().client.preview(BulkWish(action="queue.purge", queue=queue), SAMPLES)
     return {"title": f"Purge {queue}", "queue": queue, "total": total, "samples": samples, "told": TOLD["queue.purge"]}
 
 
@@ -110,7 +110,7 @@ def do(**_: str) -> Said | WerkzeugResponse:
     rate = form.get("rate", "")
     wish = replace(wish, rate=float(rate) if rate in map(str, RATES) else None)
     if wish.wanted is not None:
-        total = engine().client.bulk.count(wish)
+        total = engine().client.bulk.count(wish)[0]
         if total > TYPED_ABOVE and re.sub(r"\D", "", form.get("number", "")) != str(total):
             return back(Said(kind="failed", text=f"Nothing was done: type the number, {total:,}, to confirm."), to)
     return carry_out(wish, to)
