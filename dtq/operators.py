@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dtq.bulk import BulkJob, BulkJobs, BulkWish, Preview, run_job
+from dtq.bulk import BulkJob, BulkJobs, BulkWish, Preview, count_matching, run_job
+from dtq.bulk.jobs import check_wish
 from dtq.control import Command, Control
 from dtq.deadletters import DeadFilter
 from dtq.errors import DeadLetterNotFound, InvalidTask, TaskNotFound
@@ -71,11 +72,11 @@ class Operators:
         samples: how many; dead letters, or brief tasks where they are cancelled.
         """
         letters = self.queries.dead_letters
-        total, exact = self.bulk.count(wish)
         if wish.tasks is not None:
-            live = wish.tasks.live()
-            found = self.queries.tasks(live, samples).tasks if live is not None and total else ()
+            check_wish(wish)
+            total, found, exact = count_matching(self.queries, wish.tasks, samples)
             return Preview(total, [task.as_json(brief=True) for task in found], exact)
+        total, _ = self.bulk.count(wish)
         if wish.queue is not None:
             waiting = [
                 task

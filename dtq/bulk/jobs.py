@@ -75,7 +75,8 @@ class BulkJobs:
         """
         check_wish(wish)
         if wish.tasks is not None:
-            return count_matching(self._queries, wish.tasks)
+            number, _, exact = count_matching(self._queries, wish.tasks)
+            return number, exact
         if wish.queue is not None:
             queue = wish.queue
             numbers = self._server.pipeline([("ZCARD", self._keys.index(queue, status)) for status in _PURGED])

@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 from dtq.bulk import Action, BulkJob, BulkWish
 from dtq.control import check_place
-from dtq.errors import BulkJobNotFound, RedisUnavailable, TaskFinished, TaskNotFound
+from dtq.errors import BulkJobNotFound, RedisUnavailable
 from dtq.web.auth import actor
 from dtq.web.dashboard.action import action, back
 from dtq.web.dashboard.dead import A_PAGE, dead_filter, parse_dead
@@ -32,9 +32,17 @@ VERBS = {"requeue": "Requeue", "discard": "Discard"}
 TOLD = {
     "dlq.requeue": "These tasks run again from the start. Their attempts begin anew, their history is kept.",
     "dlq.discard": "These tasks are given up. Their entries go; their records stay for their retention.",
+    "task.cancel": "Those that wait never start. Those that run are told, and end within a second; what they have done "
+    "stays done.",
     "queue.purge": "All that waits in this queue, or for it, is cancelled. What runs goes on.",
 }
-PAST = {"dlq.requeue": "Requeued", "dlq.discard": "Discarded", "dlq.purge": "Discarded", "queue.purge": "Cancelled"}
+PAST = {
+    "dlq.requeue": "Requeued",
+    "dlq.discard": "Discarded",
+    "dlq.purge": "Discarded",
+    "queue.purge": "Cancelled",
+    "task.cancel": "Cancelled",
+}
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -65,18 +73,6 @@ def ask(reads: Reads, asked: Asked) -> Context | WerkzeugResponse:
         "rates": RATES,
         "back": to,
     }
-
-
-@page("/tasks/cancel", area="tasks", name="cancel")
-def ask_cancel(reads: Reads, asked: Asked) -> Context | WerkzeugResponse:
-    """Show which of the selected tasks would be cancelled."""
-    allow_page("destructive")
-    ids, to = _ids(asked.getlist("id")), own_path(asked.get("back", "/tasks"))
-    if not ids:
-        return back(Said(kind="failed", text="Select some tasks first."), to)
-    tasks = [task for task in reads.client.queries.some_tasks(ids) if task is not None]
-    live = [task for task in tasks if not task.terminal]
-    return {"title": f"Cancel {plural(len(live), 'task')}", "tasks": live, "ended": len(ids) - len(live), "back": to}
 
 
 @page("/queues/<queue>/purge", area="queues", name="purge")
@@ -116,21 +112,6 @@ def do(**_: str) -> Said | WerkzeugResponse:
     return carry_out(wish, to)
 
 
-@action("/tasks/cancel")
-def cancel() -> Said | WerkzeugResponse:
-    """Cancel the selected tasks, one after the other: a page of them at most."""
-    to, done, ended = own_path(request.form.get("to", "/tasks")), 0, 0
-    who = actor(request.form.get("reason", "").strip())
-    for task_id in _ids(request.form.getlist("id")):
-        try:
-            engine().client.control.cancel(task_id, who)
-            done += 1
-        except (TaskFinished, TaskNotFound):
-            ended += 1
-    said = f"Cancelled {plural(done, 'task')}" + (f"; {ended:,} had ended before" if ended else "")
-    return back(Said(kind="done", text=f"{said}. Those that run are told, and end within a second."), to)
-
-
 @action("/queues/<queue>/purge")
 def purge(queue: str) -> Said | WerkzeugResponse:
     """Purge a queue whose name was typed."""
@@ -167,7 +148,8 @@ def carry_out(wish: BulkWish, to: str) -> WerkzeugResponse:
 def outcome(job: BulkJob) -> str:
     """Return what a job has done, in a sentence."""
     said = f"{PAST[job.wish.action]} {plural(job.done, 'task')}"
-    said += f"; {job.skipped:,} had changed before" if job.skipped else ""
+    before = "had ended or changed before" if job.wish.action == "task.cancel" else "had changed before"
+    said += f"; {job.skipped:,} {before}" if job.skipped else ""
     said += f"; {job.failed:,} could not be changed" if job.failed else ""
     return f"{said}."
 
@@ -196,11 +178,11 @@ def _wish(verb: str, ids: Sequence[str], q: str, everything: bool, now: float) -
     query = parse_dead(q)
     if everything and not query.problems:
         return BulkWish(action=actions[verb], wanted=dead_filter(query, now))
-    chosen = _ids(ids)
+    chosen = chosen_ids(ids)
     return BulkWish(action=actions[verb], task_ids=chosen) if chosen and not everything else None
 
 
-def _ids(given: Sequence[str]) -> list[str]:
+def chosen_ids(given: Sequence[str]) -> list[str]:
     """Return the ids of tasks among what was sent, each once, a page of them at most."""
     return list(dict.fromkeys(one for one in given if _ID.fullmatch(one)))[:A_PAGE]
 

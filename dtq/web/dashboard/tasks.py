@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from flask import redirect
 from werkzeug.wrappers import Response
@@ -41,6 +42,7 @@ def index(reads: Reads, asked: Asked) -> Context | Response:
         found = find(reads, query, cursor)
     except InvalidTask:  # no cursor of ours: begin at the beginning
         cursor, found = None, find(reads, query, None)
+    wanted = TaskFilter.of(query, reads.now)
     counts = reads.client.queries.counts(query.queue) if query.queue else reads.totals
     return {
         "title": "Tasks",
@@ -50,7 +52,8 @@ def index(reads: Reads, asked: Asked) -> Context | Response:
         "tasks": found.tasks,
         "next_cursor": found.next_cursor,
         "looked_at": found.looked_at,
-        "indexed": TaskFilter.of(query, reads.now).indexed,
+        "indexed": wanted.indexed,
+        "matching": 0 if query.problems else _matching(wanted, found, counts, whole=cursor is None),
         "cursor": cursor,
         "newer": newer(found, asked) if cursor is None else 0,
         "chips": [(status, counts[status], _toggled(query, status), status in query.statuses) for status in CHIPS],
@@ -58,6 +61,21 @@ def index(reads: Reads, asked: Asked) -> Context | Response:
         "retention_s": reads.client.settings.task_retention_s,
         "in_all": sum(counts[status] for status in query.statuses or Status),
     }
+
+
+def _matching(wanted: TaskFilter, found: TaskPage, counts: Mapping[Status, int], *, whole: bool) -> int | None:
+    """Return how many fit that have not ended; None when that is not known without looking for them.
+
+    whole: whether `found` is the first page.
+    """
+    live = wanted.live()
+    if live is None:
+        return 0
+    if whole and found.next_cursor is None:
+        return sum(not task.terminal for task in found.tasks)
+    if wanted.indexed and wanted.created_after is None and wanted.created_before is None:
+        return sum(counts[status] for status in live.statuses)
+    return None
 
 
 def find(reads: Reads, query: TaskQuery, cursor: str | None, limit: int = A_PAGE) -> TaskPage:
