@@ -84,6 +84,8 @@ class TaskFilter:
         """Return what is asked for, and nothing else."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         given |= {name: rfc3339(given[name]) for name in ("created_after", "created_before")}
+        if self.task_type is None:
+            given["task_type"] = given.pop("type_pattern")
         return {
             name: list(value) if isinstance(value, tuple | list) else value
             for name, value in given.items()

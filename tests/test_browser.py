@@ -31,7 +31,15 @@ PATHS = (
         "/tasks?q=colour:x+status:running",
         "/tasks/new?task_type=email.welcome",
     ),
-    *("/failures", "/dead", "/dead/bulk?action=requeue&all=1", "/workers", "/messages", "/messages/commands"),
+    *(
+        "/failures",
+        "/dead",
+        "/dead/bulk?action=requeue&all=1",
+        "/tasks/cancel-all?q=error:e",
+        "/workers",
+        "/messages",
+        "/messages/commands",
+    ),
     *("/messages/commands/retry", "/bulk", "/events", "/audit", "/settings", "/nope", "/sign-in"),
 )
 

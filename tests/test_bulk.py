@@ -21,6 +21,7 @@ from dtq.limits import BULK_OPEN
 from dtq.model import Actor, ErrorInfo
 from dtq.redisio import Server
 from dtq.states import Status
+from dtq.taskfilter import TaskFilter
 from tests.support import PROJECT
 from tests.support.dead import seed_dead
 from tests.support.engine import Engine
@@ -328,12 +329,14 @@ def test_redis_08_at_maxmemory_operators_can_still_stop_and_free(server: Server)
     engine.submit_many(40)
     running = engine.claim("w1", 1)[0].task_id
     engine.bury(30, "dead")
+    engine.submit_many(20, queue="wrong")
     server.call("CONFIG", "SET", "maxmemory", 1)
     assert engine.pause("default")
     assert engine.cancel(running) is S.RUNNING
     assert engine.control.tell_worker("w1", "quiet", ANN)
     assert run(engine, "queue.purge", queue="default").done == 39
     assert run(engine, "dlq.purge").done == 30
+    assert run(engine, "task.cancel", tasks=TaskFilter(queue="wrong")).done == 20
     assert engine.resume("default")
     server.call("CONFIG", "SET", "maxmemory", 0)
     check_invariants(server, engine.keys, engine.settings)

@@ -133,6 +133,49 @@ def test_selected_tasks_are_cancelled_and_those_that_ended_are_left(api: Api) ->
     assert "Select some tasks first" in said(api)
 
 
+def test_all_tasks_that_match_are_counted_shown_typed_and_cancelled_with_progress(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [api.post(task_type="mail")["task_id"] for _ in range(6)]
+    other = api.post()["task_id"]
+    api.succeed(api.claim())
+    html = page(api, "/tasks?q=type:mail")
+    assert "5 unfinished match:" in html
+    assert "cancel-all" not in page(api, "/tasks?q=status:succeeded"), "there is nothing that has not ended"
+    assert "cancel-all" not in page(api, "/tasks?q=type:mail+colour:red")
+    found = re.search(r'<a class="button quiet" href="(/tasks/cancel-all[^"]+)"', html)
+    assert found is not None
+    html = page(api, found[1].replace("&amp;", "&"))
+    assert "Cancel 5 tasks" in html
+    assert "What has ended is passed over." in html
+    assert all(one[-8:] in html for one in ids[1:])
+    assert "1 task that matches has ended already" in page(api, "/tasks/cancel-all?q=queue:default")
+    assert statuses(api) == {"queued": 6, "succeeded": 1}, "asking changes nothing"
+    form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', html))
+    late = api.post(task_type="mail")["task_id"]
+    monkeypatch.setattr("dtq.web.dashboard.cancel.TYPED_ABOVE", 3)
+    for number, shown in (("", "5"), ("4", "5"), ("3", "3"), ("x", "x")):
+        post(api, "/tasks/cancel-all", **{**form, "shown": shown, "number": number})
+        assert "Nothing was done" in said(api), (number, shown)
+    post(api, "/tasks/cancel-all", **{**form, "q": "colour:red", "number": "5"})
+    assert "not understood" in said(api)
+    assert statuses(api) == {"queued": 7, "succeeded": 1}
+    response = post(api, "/tasks/cancel-all", **form, number="5", reason="by mistake")
+    assert response.headers["Location"] == "/tasks?q=type:mail"
+    assert said(api) == "Cancelled 5 tasks."
+    assert [api.get(one)["status"] for one in (other, late)] == ["queued", "queued"], (
+        "what came later was not confirmed"
+    )
+    assert api.get(ids[1])["reason"] == "by mistake"
+    monkeypatch.undo()
+    response = post(api, "/tasks/cancel-all", q="", rate="10")
+    html = page(api, response.headers["Location"])
+    assert "of 2" in html
+    assert "10 a second" in html
+    post(api, f"{response.headers['Location']}/abort")
+    assert "Cancelled" in page(api, "/bulk")
+
+
 def test_all_that_match_and_no_others(api: Api) -> None:
     bury(api, 8)
     bury(api, 4, ErrorInfo("TimeoutError", "too late"))

@@ -444,10 +444,12 @@ def test_dash_07_no_other_site_and_no_link_can_do_anything(api: Api) -> None:
     forms = ["/queues/default/pause", "/queues/default/resume", f"/tasks/{task['task_id']}/cancel",
              f"/dead/{task['task_id']}/requeue", f"/dead/{task['task_id']}/discard",
              f"/workers/{api.worker_id}/quiet", f"/workers/{api.worker_id}/stop", "/tasks/new", "/preferences",
-             "/sign-out", "/dead/bulk", "/tasks/cancel", "/queues/default/purge", f"/tasks/{task['task_id']}/reveal",
+             "/sign-out", "/dead/bulk", "/tasks/cancel", "/tasks/cancel-all", "/queues/default/purge",
+             f"/tasks/{task['task_id']}/reveal",
              f"/bulk/{'0' * 32}/abort", "/messages/m/t/pause", "/messages/m/t/resume", "/messages/m/t/purge",
              "/messages/m/t/requeue"]  # fmt: skip
-    asked_first = ("/tasks/new", "/tasks/cancel", "/dead/bulk", "/queues/default/purge", "/messages/m/t/purge")
+    asked_first = ("/tasks/new", "/tasks/cancel", "/tasks/cancel-all", "/dead/bulk", "/queues/default/purge",
+                   "/messages/m/t/purge")  # fmt: skip
     for path in forms:
         for headers in (FOREIGN_ORIGIN, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {}):
             response = api.http.post(path, data={"task_type": "echo", "priority": "5"}, headers=headers)
@@ -480,10 +482,12 @@ def test_a_role_that_may_only_look_sees_no_buttons_and_is_refused(server: Server
             assert (signed.status_code, signed.headers["Location"]) == (303, "/queues")
             assert keys[role] not in signed.headers["Set-Cookie"]
             html = browser.get("/queues").text
+            assert (browser.get("/tasks/cancel-all", headers=headers).status_code == 200) is destroy_buttons
+            assert ("/tasks/cancel-all" in browser.get("/tasks").text) is destroy_buttons
             assert ("/queues/default/pause" in html) is destroy_buttons
             assert ("/tasks/new" in html) is write_buttons
             assert role in html, "whose key it is"
-            for action in (f"/tasks/{task.task_id}/cancel", "/queues/default/pause"):
+            for action in (f"/tasks/{task.task_id}/cancel", "/tasks/cancel-all", "/queues/default/pause"):
                 assert browser.post(action, headers=headers).status_code == destroys, (role, action)
             form = {"task_type": "echo", "payload": "{}", "priority": "5"}
             assert browser.post("/tasks/new", data=form, headers=headers).status_code == writes

@@ -23,6 +23,8 @@ LISTS = (
     *("/tasks?q=error:refused", "/failures", "/failures?q=queue:queue-1", "/dead", "/dead?q=class:HTTPError"),
     *(
         "/dead?q=error:nothing-like-it",
+        "/tasks/cancel-all?q=error:nothing-like-it",
+        "/tasks/cancel-all?q=queue:default+age>1s",
         "/workers",
         "/messages",
         "/bulk",

@@ -88,8 +88,10 @@ class BulkJobs:
         total, exact = self.count(wish)
         bulk_id, wanted = new_task_id(), wish.wanted or DeadFilter()
         fields = {name: value for name, value in dataclasses.asdict(wanted).items() if value is not None}
+        latest = "" if wanted.until is None else newest_id(wanted.until, None)
         if wish.tasks is not None:
-            fields = wish.tasks.stored()
+            fields, before = wish.tasks.stored(), wish.tasks.created_before
+            latest = "" if before is None else str(max(round(before * 1e6), 0) - 1)
         first = "1 0" if wish.queue is not None else "0" if wish.task_ids else oldest_id(wanted.since)
         reply = self._scripts.run(
             "bulk_begin",
@@ -100,7 +102,7 @@ class BulkJobs:
             filter=dumps(fields),
             task_ids="".join(wish.task_ids),
             first=first,
-            latest="" if wanted.until is None else newest_id(wanted.until, None),
+            latest=latest,
             to_queue=wish.to_queue or "",
             to_priority="" if wish.to_priority is None else wish.to_priority,
             rate="" if wish.rate is None else wish.rate,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote
 
 from dtq.errors import DtqError, HttpError, IdempotencyInProgress, InvalidTask, QueueNotFound, TaskNotFound
 from dtq.http_client.answers import RemoteEvent, TaskPage, error_of, event_of, page_of, task_of
@@ -219,6 +220,25 @@ class HttpClient:
         if reply.repeated and error.context.get("status") == "cancelled":
             return self.get(task_id)  # by this call, whose first answer was lost
         raise error
+
+    def cancel_matching(
+        self, *, dry_run: bool = False, rate: float | None = None, reason: str = "", **filters: Any
+    ) -> Mapping[str, Any]:
+        """Cancel all tasks that fit and have not ended; return the bulk job as the API shows it, which may go on.
+
+        dry_run: only count, and show five. rate: at most so many a second. filters: as for `tasks`, and q, a query
+        such as `type:email.* age>10m`; none means all. `bulk_job` tells how far it is.
+        Not sent again once it may have been carried out: a second time would find tasks that came after the first.
+        """
+        given = {name: _sent(value) for name, value in filters.items() if value is not None}
+        body = _given({"filter": given, "dry_run": dry_run}, rate=rate, reason=reason or None)
+        found: Mapping[str, Any] = self._call("POST", f"{_TASKS}/cancel", body=body, repeatable=dry_run).answer
+        return found
+
+    def bulk_job(self, bulk_id: str) -> Mapping[str, Any]:
+        """Return how far a bulk job is, as the API shows it. Raises BulkJobNotFound."""
+        found: Mapping[str, Any] = self._call("GET", f"/api/v1/bulk/{quote(bulk_id, safe='')}").answer
+        return found
 
     def requeue(self, task_id: str, *, queue: str | None = None, priority: int | None = None, reason: str = "") -> Task:
         """Queue a dead letter again. Raises TaskNotFound, WrongState.

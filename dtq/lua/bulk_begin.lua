@@ -13,16 +13,18 @@ for _, other in ipairs(redis.call('ZRANGE', key.open_bulks(), 0, -1)) do
 end
 local open = redis.call('ZCARD', key.open_bulks())
 if open >= BULK_OPEN then return { 'TOO_MANY', open } end
-if latest == '' or tonumber(string.match(latest, '^%d+')) >= now_ms then
+if action == 'task.cancel' then
+  latest = text(latest == '' and now_us or math.min(latest, now_us))
+  first = text(latest + 1) .. '-0'  -- newest first, as lists go
+elseif latest == '' or tonumber(string.match(latest, '^%d+')) >= now_ms then
   local last = redis.call('XREVRANGE', key.dead_letter(), '+', '-', 'COUNT', 1)[1]
-  latest = (action == 'queue.purge' or action == 'task.cancel') and text(now_us) or last and last[1] or '0-0'
+  latest = action == 'queue.purge' and text(now_us) or last and last[1] or '0-0'
 end
-if action == 'task.cancel' then first = text(latest + 1) .. '-0' end  -- newest first, as lists go
 redis.call('PEXPIRE', key.bulk(job), BULK_KEEP)  -- in vain: at maxmemory only what begins without a need may go on
 redis.call('HSET', key.bulk(job), 'v', SCHEMA_VERSION, 'action', action, 'who', who, 'aim', aim, 'filter', filter,
   'task_ids', task_ids, 'position', first, 'latest', latest, 'to_queue', to_queue, 'to_priority', to_priority, 'rate',
-  rate, 'total', total, 'exact', exact, 'done', 0, 'skipped', 0, 'failed', 0, 'looked', 0, 'state', 'running', 'lease', 0, 'created',
-  text(now_ms), 'updated', text(now_ms))
+  rate, 'total', total, 'exact', exact, 'done', 0, 'skipped', 0, 'failed', 0, 'looked', 0, 'state', 'running', 'lease',
+  0, 'created', text(now_ms), 'updated', text(now_ms))
 redis.call('PEXPIRE', key.bulk(job), BULK_KEEP)
 redis.call('ZADD', key.open_bulks(), text(now_us), job)
 redis.call('ZADD', key.bulks(), text(now_us), job)
