@@ -143,7 +143,7 @@ def test_all_tasks_that_match_are_counted_shown_typed_and_cancelled_with_progres
     assert "5 unfinished match:" in html
     assert "cancel-all" not in page(api, "/tasks?q=status:succeeded"), "there is nothing that has not ended"
     assert "cancel-all" not in page(api, "/tasks?q=type:mail+colour:red")
-    found = re.search(r'<a class="button quiet" href="(/tasks/cancel-all[^"]+)"', html)
+    found = re.search(r'<a class="button danger" href="(/tasks/cancel-all[^"]+)"', html)
     assert found is not None
     html = page(api, found[1].replace("&amp;", "&"))
     assert "Cancel 5 tasks" in html
