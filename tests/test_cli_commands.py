@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -12,6 +15,7 @@ from dtq.commands import demo as demo_command
 from dtq.commands.status import needs_attention, worth_a_note
 from dtq.settings import load_settings
 from dtq.worker.launch import Options, run_worker
+from tests.support import PROJECT
 from tests.support.commands import Commands, flask
 
 NO_ID = "0" * 32
@@ -382,3 +386,19 @@ def test_wrong_settings_end_every_command_with_78_in_one_line(commands):
     result = commands("status", code=78)
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_number_that_is_none_is_refused(commands):
+    for arguments in (["task", "wait", "0" * 32, "--timeout", "nan"], ["queue", "list", "--watch", "nan"]):
+        assert "is not a number" in commands(*arguments, code=2).stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk to write to")
+def test_an_output_that_cannot_be_written_is_told_in_a_line(server):
+    environment = {**os.environ, "DTQ_REDIS_URL": server.safe_url, "FLASK_APP": str(PROJECT / "app.py")}
+    command = [sys.executable, "-m", "flask", "dtq", "queue", "list", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: the output could not be written: No space left on device\n")

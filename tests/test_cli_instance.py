@@ -138,6 +138,15 @@ def test_a_leashed_program_runs_as_by_itself(tmp_path, monkeypatch):
         assert "usage" in process.stdout.read().lower()
 
 
+def test_a_program_that_takes_its_time_to_end_is_not_killed_by_its_leash(tmp_path):
+    script = tmp_path / "script.py"
+    told = "lambda: print(signal.getitimer(signal.ITIMER_REAL), flush=True)"
+    script.write_text(f"import atexit, signal, sys\natexit.register({told})\nsys.exit(0)\n")
+    with run_leashed(os.getpid(), str(script)) as process:
+        assert process.stdout.read() == "(0.0, 0.0)\n"
+    assert process.returncode == 0
+
+
 def test_a_leashed_program_is_asked_to_end_when_its_parent_is_gone(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -509,6 +509,28 @@ def test_a_task_is_submitted_by_a_form_and_shown(api: Api) -> None:
     assert "no live worker knows the task type echo" in said(api).lower()
 
 
+def test_what_a_browser_sends_spoilt_spoils_no_page(api: Api) -> None:
+    spoilt = {"Cookie": "dtq_said=" + "[" * 7_000, "Accept": "text/html"}
+    assert api.app.test_client(use_cookies=False).get("/queues", headers=spoilt).status_code == 200
+    post(api, "/messages/m/t/requeue", back="/messages")
+    assert said(api, "/messages") == "There is no such dead message any more."
+
+
+def test_a_form_is_as_large_as_a_payload_may_be_and_no_larger(api: Api) -> None:
+    payload = json.dumps({"text": "é" * 120_000}, ensure_ascii=False)  # 720 kB as a form has it
+    assert post(api, "/tasks/new", task_type="echo", queue="q", priority="5", payload=payload).status_code == 303
+    for length in (2_000_000, 10**12):  # before a byte of it is read, and before anybody signed in
+        environ = {"wsgi.input": _Unread(), "CONTENT_LENGTH": str(length)}
+        for media in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=b"):
+            response = api.http.post("/sign-in", environ_overrides=environ, content_type=media)
+            assert response.status_code == 413, (length, media)
+
+
+class _Unread:
+    def read(self, _size: int = -1) -> bytes:
+        raise AssertionError("it was read")
+
+
 def test_what_is_wrong_with_a_submission_stands_at_its_field_and_nothing_is_lost(api: Api) -> None:
     response = post(api, "/tasks/new", task_type="a b", payload='{"a": 1, "a": 2}', priority="x", queue="q")
     assert response.status_code == 400

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from dtq.model import Outcome
 from dtq.redisio import Server
@@ -301,3 +302,8 @@ def test_figures_of_a_directory_that_is_used_again_begin_anew(tmp_path) -> None:
     )  # fmt: skip
     assert done.stdout.split() == ["None", "0"]
     assert Counter(path.name for path in tmp_path.iterdir()) == Counter(["other", "slot-0"])
+
+
+def test_a_file_that_a_killed_process_left_empty_spoils_no_figures(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "counter_0.db").touch()
+    assert list(meters.AllProcesses(CollectorRegistry(), str(tmp_path)).collect()) == []

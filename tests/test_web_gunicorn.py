@@ -276,6 +276,21 @@ def test_what_is_not_http_is_refused_with_a_problem_document(web: WebServer, sen
     assert "Traceback" not in web.log
 
 
+def test_one_request_has_one_answer_however_its_body_ends(web: WebServer) -> None:
+    with web.connect() as client:
+        client.sendall(b"POST /nope HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n")
+        answers = b"".join(iter(lambda: client.recv(65_536), b""))
+    assert answers.count(b"HTTP/1.1 ") == 1, answers
+    assert answers.startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_client_that_wants_its_connection_closed_among_other_things_gets_that(web: WebServer) -> None:
+    with web.connect() as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Foo, Close\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65_536), b""))
+    assert b"Connection: close" in answer
+
+
 def test_connections_that_are_cut_off_leave_nothing_behind(web: WebServer, wait_until: Callable[..., Any]) -> None:
     [pid] = web.worker_pids()
 

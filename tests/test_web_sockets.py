@@ -174,6 +174,12 @@ def test_sockets_are_refused_before_the_upgrade_like_any_request(web: WebServer,
         ("/ws/nope", {}, 404, "NOT_FOUND"),
     ):
         assert answer_to(web.port, path, **headers) == (status, code), path
+    with web.connect() as client:
+        shake = (
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + b"A" * 22
+        )
+        client.sendall(b"HEAD /ws/events HTTP/1.1\r\nHost: localhost\r\n" + shake + b"==\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 426 "), "a WebSocket begins with GET"
     plain = web.call("GET", "/ws/events")
     assert (plain.status, plain.headers["Upgrade"]) == (426, "websocket")
     assert "Traceback" not in web.log

@@ -45,6 +45,12 @@ def test_unknown_paths_and_methods_are_problems_too(api: Api) -> None:
     assert {"GET", "POST"} <= set(response.headers["Allow"].split(", "))
 
 
+def test_a_redirect_leads_to_no_other_server_whatever_the_host_header_says() -> None:
+    with running_api("memory://redirect", serve="all", api_key="k") as api:  # with keys, any name is accepted
+        response = api.http.post("/api//v1/tasks?x=1", headers={"Host": "evil.example"})
+        assert (response.status_code, response.headers["Location"]) == (308, "/api/v1/tasks?x=1")
+
+
 def test_a_surprise_is_logged_in_full_and_told_as_nothing_but_its_id(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import importlib
 import json
+import math
 import os
 import re
 import shlex
@@ -53,6 +55,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TASK_ID = re.compile(r"[0-9a-fA-F]{32}")
+_CANNOT_WRITE = frozenset({errno.EBADF, errno.EFBIG, errno.EIO, errno.ENOSPC})
+"""Errors of stdout that are told in a line. The one of a closed pipe is click's, and silent."""
 _SHORT_NAMES = {"ls": "list"}
 _CLIENT = "dtq.client"
 
@@ -100,6 +104,17 @@ class Failure(click.ClickException):
         click.secho(f"Error: {self.message}", file=file, err=file is None, fg="red", color=self.show_color)
 
 
+class Number(click.FloatRange):
+    """A number within limits, and so no NaN, which is below and above none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 class Group(click.Group):
     """A group whose commands may be imported when they are called, and end by the table of exit codes."""
 
@@ -128,6 +143,10 @@ class Group(click.Group):
             return super().invoke(ctx)
         except DtqError as error:
             raise Failure.of(error) from None
+        except OSError as error:
+            if error.filename is not None or error.errno not in _CANNOT_WRITE:
+                raise
+            raise Failure(f"the output could not be written: {error.strerror}") from None
 
 
 # --- what commands use ------------------------------------------------------------------------------------------------
@@ -171,7 +190,7 @@ def print_json(value: Any) -> None:
 
 def on_terminal() -> bool:
     """Whether stdout is a terminal."""
-    return sys.stdout.isatty()
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def json_option(command: F) -> F:

@@ -27,10 +27,13 @@ def main(arguments: list[str]) -> None:
     if project not in sys.path:
         sys.path.insert(0, project)
     sys.argv = [target, *rest]
-    if target.endswith(".py"):
-        runpy.run_path(target, run_name="__main__")
-    else:
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    try:
+        if target.endswith(".py"):
+            runpy.run_path(target, run_name="__main__")
+        else:
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an interpreter that ends has no handlers: the timer would kill it
 
 
 def watch(parent: int) -> None:

@@ -12,7 +12,7 @@ import click
 
 from dtq.bulk import BulkJob, BulkWish, preview_as_json
 from dtq.bulk.jobs import MAX_RATE, MIN_RATE
-from dtq.commands.console import Exit, F, Failure, actor, counted, on_terminal, print_json, program
+from dtq.commands.console import Exit, F, Failure, Number, actor, counted, on_terminal, print_json, program
 from dtq.errors import RedisUnavailable
 from dtq.log import escape
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SAMPLES = 3
 LOOK_S = 0.3
 
-rate_option = click.option("--rate", type=click.FloatRange(MIN_RATE, MAX_RATE), help="At most so many a second.")
+rate_option = click.option("--rate", type=Number(MIN_RATE, MAX_RATE), help="At most so many a second.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

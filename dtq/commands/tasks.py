@@ -15,6 +15,7 @@ from dtq.commands.console import (
     F,
     Failure,
     Group,
+    Number,
     actor,
     checked_id,
     checked_queue,
@@ -275,9 +276,7 @@ def _row(one: Task, now: float) -> tuple[object, ...]:
 
 @task.command("wait")
 @click.argument("task_id", callback=checked_id)
-@click.option(
-    "--timeout", type=click.FloatRange(0, 86_400), default=60.0, show_default=True, metavar="SECONDS", help="How long."
-)
+@click.option("--timeout", type=Number(0, 86_400), default=60.0, show_default=True, metavar="SECONDS", help="How long.")
 @json_option
 def wait(task_id: str, timeout: float, as_json: bool) -> None:
     """Wait until a task has ended. Exit status: 0 it succeeded, 1 it ended otherwise, 75 not yet."""

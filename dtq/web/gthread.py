@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any
 
 from gunicorn.http import wsgi
+from gunicorn.http.errors import ParseException
 from gunicorn.http.message import Request
 from gunicorn.workers import base
 from gunicorn.workers.gthread import TConn, ThreadWorker
@@ -203,7 +204,8 @@ class Worker(ThreadWorker):
         self.nr += 1
         if self.nr >= self.max_requests:
             self.alive = False
-        if not (self.alive and self.cfg.keepalive and len(self._waiting) < self.max_keepalived):
+        stays = self.alive and self.cfg.keepalive and len(self._waiting) < self.max_keepalived
+        if not stays or "close" in environ.get("HTTP_CONNECTION", "").lower():  # gunicorn knows it as the only word
             response.force_close()
         started = time.monotonic()
         body: Any = self.wsgi(environ, response.start_response)  # type: ignore[arg-type]
@@ -231,7 +233,10 @@ class Worker(ThreadWorker):
             return False
         parser: Any = conn.parser
         all_read = getattr(parser.mesg.body.reader, "length", None) == 0
-        return all_read or bool(parser.finish_body(deadline=time.monotonic() + _DRAIN_S))
+        try:
+            return all_read or bool(parser.finish_body(deadline=time.monotonic() + _DRAIN_S))
+        except (OSError, ParseException):  # the request has its answer: a second one would be taken for the next one's
+            return False
 
     def _wait(self, connection: Connection, seconds: float) -> None:
         """Let the poller watch a connection: from the last line on, another thread may have it."""

@@ -6,11 +6,12 @@ import random
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
 from werkzeug.datastructures import Headers
 from werkzeug.http import parse_options_header
-from werkzeug.routing import BaseConverter
+from werkzeug.routing import BaseConverter, RequestRedirect
 from werkzeug.sansio.utils import get_content_length
 
 from dtq.errors import InvalidRequest, PayloadTooLarge, TaskNotFound
@@ -71,6 +72,9 @@ def register(app: Flask) -> None:
 
 
 def _finish(response: Response) -> Response:
+    if isinstance(request.routing_exception, RequestRedirect):  # to a path: the Host header may name any server
+        to = urlsplit(response.headers["Location"])
+        response.headers["Location"] = f"/{to.path.lstrip('/')}{'?' if to.query else ''}{to.query}"
     for name, value in common_headers(request.environ):
         if name not in response.headers:
             response.headers.add(name, value)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flask import Flask, Response, request
@@ -19,6 +21,7 @@ from dtq.errors import DtqError
 from dtq.web import multiprocess
 
 if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 
 if multiprocess.DIRECTORY in os.environ:
@@ -75,8 +78,18 @@ def own_figures() -> Collector:
     if multiprocess.DIRECTORY not in os.environ:
         return _registry
     together = CollectorRegistry()
-    MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+    AllProcesses(together)  # type: ignore[no-untyped-call]
     return together
+
+
+class AllProcesses(MultiProcessCollector):
+    """The figures of all processes, from their files."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Add up the files but the empty ones: a process that is killed as it makes its file leaves such a one."""
+        files = [str(file) for file in Path(self._path).glob("*.db") if file.stat().st_size]
+        metrics: Iterable[Metric] = self.merge(files, accumulate=True)  # type: ignore[no-untyped-call]
+        return metrics
 
 
 def _begin() -> None:

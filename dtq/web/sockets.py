@@ -118,7 +118,8 @@ def _admit(need: Need) -> bool:
 
 def _require_handshake() -> None:
     environ = request.environ
-    if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or "gunicorn.socket" not in environ:
+    fits = environ["REQUEST_METHOD"] == "GET" and environ.get("SERVER_PROTOCOL") != "HTTP/1.0"
+    if not fits or environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or "gunicorn.socket" not in environ:
         raise UpgradeRequired("this path speaks WebSocket, version 13, and is served by `flask dtq up` or gunicorn")
     if not _HANDSHAKE_KEY.fullmatch(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")):
         raise InvalidRequest("Sec-WebSocket-Key must be 16 bytes in base64")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from flask import Flask, Response
 from jinja2 import StrictUndefined
 
@@ -34,6 +36,8 @@ from dtq.web.dashboard import (
     workers,
 )
 from dtq.web.dashboard.page import CONTENT_SECURITY_POLICY, PAGES, bp
+from dtq.web.engine import Engine
+from dtq.web.http import BODY_MARGIN_BYTES
 
 __all__ = ["register"]
 
@@ -87,6 +91,10 @@ _GLOBALS = {
 }
 
 
+_FORM_SPELLING = 4
+"""How much larger a payload may be in a form than as compact JSON: escaped for the form, and indented."""
+
+
 def register(app: Flask) -> None:
     """Serve the dashboard in an application."""
     app.template_folder = str(assets.DIRECTORY.parent / "templates")
@@ -94,6 +102,8 @@ def register(app: Flask) -> None:
     env.trim_blocks = env.lstrip_blocks = True
     env.filters.update(_FILTERS)
     env.globals.update(_GLOBALS)
+    most_bytes = _FORM_SPELLING * cast(Engine, app.extensions["dtq"]).limits.max_payload_bytes + BODY_MARGIN_BYTES
+    app.config.update(MAX_CONTENT_LENGTH=most_bytes, MAX_FORM_MEMORY_SIZE=most_bytes)
     faults.register(app)
     live.register(app)
     env.globals["areas"] = frozenset(page.area for page in PAGES.values())

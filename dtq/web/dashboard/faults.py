@@ -50,7 +50,8 @@ def _on_http_error(error: HTTPException) -> Any:
         return problem.on_http_error(error)
     if error.code == HTTPStatus.NOT_FOUND:
         return _page(404, "There is no such page", "Perhaps the address has a slip, or what it led to is gone.")
-    return _page(error.code or 400, error.name, "This address takes what a form sends.")
+    said = "This address takes what a form sends." if error.code == HTTPStatus.METHOD_NOT_ALLOWED else error.description
+    return _page(error.code or 400, error.name, said or "")
 
 
 @bp.errorhandler(Exception)

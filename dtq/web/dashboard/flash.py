@@ -42,7 +42,7 @@ def heard() -> Sequence[Said]:
             link=own_path(str(found["link"])) if found["link"] else "",
             link_text=str(found["link_text"])[:40],
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ()
     return (said,)
 

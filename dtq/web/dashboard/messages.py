@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from flask import Response, request
 
@@ -17,6 +18,7 @@ from dtq.web.dashboard.jsontree import MOST_TEXT, Redactor, tree
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
 from dtq.web.engine import engine
+from dtq.web.sessions import allow_page
 
 PEEKED = 20
 MOST_BYTES = 16 * 1024
@@ -81,6 +83,7 @@ def peek(reads: Reads, asked: Asked, queue: str, topic: str) -> Context:
 @page("/messages/<queue>/<topic>/purge", area="messages", name="purge")
 def ask_purge(reads: Reads, asked: Asked, queue: str, topic: str) -> Context:
     """Show what a purge of a topic would remove."""
+    allow_page("destructive")
     _checked(queue, topic)
     return {"title": f"Purge {topic}", "queue": queue, "topic": _queries(reads).topic(queue, topic)}
 
@@ -115,8 +118,9 @@ def requeue(queue: str, topic: str) -> Said:
     """Let a dead message wait again."""
     key = request.form.get("key", "")
     made = engine().client.queue(_checked(queue, topic), dead_topic=topic)
-    if made.dead.requeue(key, actor=actor(_reason())):
-        return Said(kind="done", text="It waits again, in the topic that it came from.")
+    with suppress(ValueError):  # no message can have such a key
+        if made.dead.requeue(key, actor=actor(_reason())):
+            return Said(kind="done", text="It waits again, in the topic that it came from.")
     return Said(kind="failed", text="There is no such dead message any more.")
 
 
