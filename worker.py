@@ -69,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Runs tasks until it is told to stop.",
         epilog="Signals: TERM or INT drains (again: hand back and leave now), USR1 claims nothing more, USR2 logs "
         "stacks. Exit status: 0 clean, 1 handed back unfinished work, 69 Redis out of reach at the start, 70 crash, "
-        "71 too many written-off threads, 75 a burst ended with failures, 78 settings or import.",
+        "71 too many written-off threads, 75 a burst ended with failures, 78 settings, import, or "
+        "another worker of the same name.",
     )
     parser.add_argument("--queues", metavar="A,B", help="queues to serve, the most urgent first (DTQ_QUEUES)")
     parser.add_argument("--concurrency", metavar="N", help="tasks at once in a process (DTQ_WORKER_CONCURRENCY)")

@@ -71,6 +71,18 @@ class Tick(NamedTuple):
     """False: the worker's record was gone; register again."""
     busy: bool
     """Whether anything runs in the queues that this worker looks after: of the leader, in all."""
+    replaced: bool = False
+    """Another process has taken this worker's name: end."""
+
+
+class Holder(NamedTuple):
+    """The process that has a worker's name, and its last heartbeat."""
+
+    process: bytes
+    """Tells starts apart; empty where an older dtq wrote the record."""
+    host: str
+    pid: int
+    heartbeat: bytes
 
 
 class Broker:
@@ -272,6 +284,7 @@ class Broker:
             ("concurrency", worker.concurrency),
             ("host", worker.host),
             ("pid", worker.pid),
+            ("process", self._process),
             ("version", worker.version),
             ("handlers", model.dumps({name: policy._asdict() for name, policy in handlers.items()})),
             ("status", _worker_status(worker)),
@@ -292,6 +305,7 @@ class Broker:
             "worker_tick",
             items=[(claim.task_id, claim.seq) for claim in held],
             worker=worker.worker_id,
+            process=self._process,
             status=_worker_status(worker),
             queues=",".join(worker.queues),
             lead="1" if lead else "0",
@@ -304,9 +318,19 @@ class Broker:
             leader=leader == 1,
             command=command.decode() if command in (b"quiet", b"stop") else None,
             overdue=overdue == 1,
-            registered=registered == 1,
+            registered=registered != 0,
+            replaced=registered == 2,
             busy=busy == 1,
         )
+
+    def holder_of(self, worker_id: str) -> Holder | None:
+        """Return who has a worker's name, other than this very process; None when nobody has."""
+        process, host, pid, heartbeat = self.server.call(
+            "HMGET", self.keys.worker(worker_id), "process", "host", "pid", "heartbeat"
+        )
+        if heartbeat is None or process == self._process.encode():
+            return None
+        return Holder(process or b"", (host or b"").decode(), int(pid or 0), heartbeat)
 
     def deregister(self, worker_id: str, queues: Sequence[str] = ()) -> None:
         """End a worker's record, its leadership and its consumers that have nothing pending."""

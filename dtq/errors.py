@@ -7,6 +7,7 @@ message for people (what happened, what to do) and a context that is safe to sho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 
 
@@ -31,8 +32,8 @@ class RetryableError(DtqError):
 
     code = "RETRYABLE"
 
-    def __init__(self, message: str = "", *, after_s: float | None = None, **context: Any) -> None:
-        """after_s: seconds until the next attempt, instead of the usual delay."""
+    def __init__(self, message: str = "", *, after_s: float | timedelta | None = None, **context: Any) -> None:
+        """after_s: seconds until the next attempt, instead of the usual delay, which holds for what is no number."""
         super().__init__(message, **context)
         self.after_s = after_s
 
@@ -42,14 +43,17 @@ class PermanentError(DtqError):
 
     code = "PERMANENT"
 
+    def __init__(self, message: str = "", **context: Any) -> None:
+        super().__init__(message, **context)
+
 
 class Snooze(DtqError):
     """Raised by a handler: not now; run the task again later without counting this start as an attempt."""
 
     code = "SNOOZE"
 
-    def __init__(self, seconds: float) -> None:
-        """seconds: how long the task waits at least."""
+    def __init__(self, seconds: float | timedelta) -> None:
+        """seconds: how long the task waits at least; one for what is no number."""
         super().__init__(f"snoozed for {seconds} s")
         self.seconds = seconds
 

@@ -171,7 +171,7 @@ class Settings(BaseSettings):
     worker_concurrency: int = setting("Tasks that a worker process runs at once.", 4, ge=1, le=1000)
     worker_processes: int = setting("Processes that `python worker.py` runs.", 1, ge=1, le=256)
     worker_id: str = setting(
-        "The name of the worker, different for each.",
+        "The name of the worker, different for each: a second one of the same name does not start.",
         "",
         allowed="1 to 128 of A-Z a-z 0-9 _ . : -",
         auto="made from host and process",

@@ -59,6 +59,8 @@ class Upkeep:
         self._rank = 0
         self._gaps: dict[str, int] = {}
         """By queue ('' for the schedule): how many tasks without a place were counted and are not looked for again."""
+        self._taken: list[bytes] = []
+        """Keys in the places of streams that something else has put there, as they were logged."""
         self._wanted: set[tuple[str, Status]] = set()
         """Which of the places are looked at because of such a count."""
 
@@ -157,13 +159,19 @@ class Upkeep:
         """
         queues = self._queues()
         found: dict[str, int] = {}
+        taken: list[bytes] = []
         for start in range(0, len(queues), QUEUES_A_CHECK):
             chunk = queues[start : start + QUEUES_A_CHECK]
-            missing, *gaps = self._scripts.run(
+            missing, foreign, *gaps = self._scripts.run(
                 "check_queues", items=[(queue,) for queue in chunk], all="1" if len(chunk) == len(queues) else "0"
             )
+            taken += foreign
             found.update({"": missing} if missing else {})
             found.update((queue.decode(), int(gap)) for queue, gap in zip(gaps[::2], gaps[1::2], strict=True))
+        if taken and taken != self._taken:
+            keys = b" ".join(taken).decode()
+            log.error("something else has put keys in the places of streams, and tasks wait", extra={"keys": keys})
+        self._taken = taken
         # What stays after a look is in good hands: a living worker runs it without its ticket, for example
         before, self._gaps = self._gaps, found
         new = False

@@ -7,10 +7,11 @@ import logging
 import sys
 import threading
 import time
+from contextvars import ContextVar
 
 import pytest
 
-from dtq.errors import RetryableError, Snooze
+from dtq.errors import PermanentError, RetryableError, Snooze
 from dtq.states import Disposition, Status
 from dtq.worker.context import current_context
 from tests.support.workers import Unit, outcomes
@@ -260,3 +261,21 @@ def test_failures_are_logged_with_their_ids(unit, caplog):
     unit.commit()
     record = next(record for record in caplog.records if record.levelno == logging.ERROR)
     assert (record.task_id, record.error) == (task_id, "ValueError: so odd")
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_what_a_handler_sets_in_context_variables_is_gone_with_it(unit, ending):
+    """A logger's bound fields, a tenant: they belong to one task."""
+    found, tenant = [], ContextVar("tenant", default="nobody")
+
+    @unit.task("scoped")
+    def scoped(payload, ctx):
+        found.append(tenant.get())
+        tenant.set("somebody")
+        if ending == "raises":
+            raise PermanentError
+
+    for _ in range(3):
+        unit.broker.add("scoped", {})
+        unit.run_one()
+    assert found == ["nobody"] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import redis
@@ -46,6 +47,7 @@ def test_retry_01_what_the_contract_lists_is_retried(error):
     [
         PermanentError("no"),
         ValueError("odd"),
+        PermanentError(),
         TimeoutError("of the system"),
         ConnectionError("of the system"),
         redis.ResponseError("WRONGTYPE"),
@@ -79,9 +81,15 @@ def test_retry_01_attempts_end_after_the_limit_and_delays_double():
 def test_retry_01_an_error_can_name_its_own_delay():
     assert judge(RetryableError("again", after_s=30)).delay_ms == 30_000
     assert judge(RetryableError("again", after_s=-5)).delay_ms == 0
-    assert judge(RetryableError("again", after_s=float("nan"))).delay_ms == 0
     assert judge(RetryableError("again", after_s=1e12)).delay_ms == 31_536_000_000
-    assert judge(RetryableError("again", after_s="soon")).delay_ms == 0
+    assert judge(RetryableError("again", after_s=timedelta(minutes=2))).delay_ms == 120_000
+
+
+@pytest.mark.parametrize("mistake", [float("nan"), "30", b"", [30]], ids=repr)
+def test_a_delay_that_is_no_number_neither_uses_all_attempts_up_at_once_nor_spins(mistake):
+    assert judge(RetryableError("again", after_s=mistake)).delay_ms == judge(RetryableError("again")).delay_ms == 1000
+    assert judge(Snooze(mistake)).delay_ms == 1000
+    assert judge(Snooze(timedelta(minutes=2))).delay_ms == 120_000
 
 
 def test_sched_01_delays_spread_over_the_jitter_and_keep_their_bounds():

@@ -2,12 +2,12 @@
 their time: a stream that was deleted by hand is noticed within seconds, not by the next round of the reconciler. Rings
 where work waits, for the case that a token was lost with the worker that took it.
 all: '1' when the items are all queues there are: only then the schedule can be compared.
-Returns {tasks that the schedule lacks, queue, tasks without an entry, queue, ...}: queues without a gap are left out.
+Returns {tasks that the schedule lacks, keys of bands that are no streams, queue, tasks without an entry, queue, ...}: queues without a gap are left out.
 ]]
 --@args all
 --@items queue
 
-local gaps, scheduled = {}, 0
+local gaps, foreign, scheduled = {}, {}, 0
 for at = ITEMS, #ARGV, ITEM do
   --@item at
   local queued = redis.call('ZCARD', key.index(queue, 'queued'))
@@ -18,7 +18,10 @@ for at = ITEMS, #ARGV, ITEM do
   end
   if live > 0 then
     local entries = 0
-    for band = 0, 9 do entries = entries + redis.call('XLEN', key.stream(queue, band)) end
+    for band = 0, 9 do
+      local length = redis.pcall('XLEN', key.stream(queue, band))
+      if type(length) == 'number' then entries = entries + length else foreign[#foreign + 1] = key.stream(queue, band) end
+    end
     if entries < live then
       gaps[#gaps + 1] = queue
       gaps[#gaps + 1] = live - entries
@@ -29,4 +32,4 @@ for at = ITEMS, #ARGV, ITEM do
   end
 end
 local missing = all == '1' and math.max(0, scheduled - redis.call('ZCARD', key.schedule())) or 0
-return { missing, unpack(gaps) }
+return { missing, foreign, unpack(gaps) }

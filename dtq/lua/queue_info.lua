@@ -2,7 +2,7 @@
 statuses: their names, comma-separated. Returns an entry a queue: {counts in the order of the statuses, entries of bands
 0 to 9, of these claimed by workers, since when in us the longest waiting of each band has waited or '', pause record or ''}
 ]]
---@include longest
+--@include longest band
 --@args statuses
 --@items queue
 
@@ -15,7 +15,7 @@ for at = ITEMS, #ARGV, ITEM do
   end
   for band = 0, 9 do
     local stream = key.stream(queue, band)
-    lengths[band + 1] = redis.call('XLEN', stream)
+    lengths[band + 1] = band_length(queue, band)
     taken[band + 1], oldest[band + 1] = 0, ''
     if lengths[band + 1] > 0 then
       taken[band + 1] = claimed(stream)

@@ -36,7 +36,9 @@ end
 local function in_place(id, band, entry, worker, seen)
   if scheduled then return redis.call('ZSCORE', key.schedule(), id) end
   local stream = key.stream(queue, band)
-  if names_entry(entry) and #redis.call('XRANGE', stream, entry, entry) > 0 then
+  local found = redis.pcall('XRANGE', stream, entry or '-', entry or '-')
+  if found.err and string.find(found.err, 'WRONGTYPE', 1, true) then return true end  -- nothing can be put back there
+  if names_entry(entry) and not found.err and #found > 0 then
     if status == 'queued' and not was_delivered(stream, entry) then return true end
     local pending = redis.pcall('XPENDING', stream, WORKER_GROUP, entry, entry, 1)
     if not pending.err and #pending > 0 then

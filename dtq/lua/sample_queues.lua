@@ -2,7 +2,7 @@
 A minute keeps the most that was seen in it. Counters cannot tell these later; so the leader looks a few times a minute.
 Returns 1; a repeat notes the same.
 ]]
---@include clock longest
+--@include clock longest band
 --@args
 --@items queue
 
@@ -18,7 +18,7 @@ end
 local function longest_s(queue)
   local eldest = now_us
   for band = 0, 9 do
-    if redis.call('XLEN', key.stream(queue, band)) > 0 then
+    if band_length(queue, band) > 0 then
       eldest = math.min(eldest, tonumber(longest_waiting(queue, band)) or now_us)
     end
   end

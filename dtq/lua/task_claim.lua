@@ -10,7 +10,7 @@ Not repeatable: after a lost reply `task_settle` gives back what was taken. A wo
 its starts apart): one that comes twice, or only after the settling, takes nothing.
 Events: TASK_STARTED, TASK_EXPIRED, TASK_DUPLICATE_ABSORBED, TASK_DEAD_LETTERED.
 ]]
---@include clock journal index wake ticket finish dead record claims
+--@include clock journal index wake ticket finish dead record claims band
 --@args worker limit process number
 --@items queue
 
@@ -122,7 +122,7 @@ end
 local function read_new(queue, band)
   local stream = key.stream(queue, band)
   while left > 0 and looks > 0 do
-    if redis.call('XLEN', stream) == 0 then return true end
+    if band_length(queue, band) == 0 then return true end
     local wanted = math.min(left, looks)
     local reply = redis.pcall('XREADGROUP', 'GROUP', WORKER_GROUP, worker, 'COUNT', wanted, 'STREAMS', stream, '>')
     if reply and reply.err then  -- no group: a new stream, or one after a FLUSHALL or XGROUP DESTROY

@@ -46,8 +46,8 @@ for at = ITEMS, #ARGV, ITEM do
 end
 for stream, entries in pairs(tickets) do
   if #entries > 0 then
-    redis.call('XACK', stream, WORKER_GROUP, unpack(entries))
-    redis.call('XDEL', stream, unpack(entries))
+    redis.pcall('XACK', stream, WORKER_GROUP, unpack(entries))  -- it may be no stream any more
+    redis.pcall('XDEL', stream, unpack(entries))
   end
 end
 

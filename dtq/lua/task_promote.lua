@@ -30,13 +30,17 @@ for _, id in ipairs(due) do
   else
     redis.call('ZREM', key.schedule(), id)
     seq = seq + 1
-    local entry = add_ticket(id, queue, band, seq, (attempt or 0) + 1)
-    redis.call('HSET', record, 'status', 'queued', 'seq', seq, 'entry', entry)
-    move(id, queue, status, 'queued', created)
-    event(status == 'pending' and 'TASK_QUEUED' or 'TASK_RETRIED', id, queue, task_type, attempt or '0', '')
-    put(key.queues(), text(now_ms), queue)
-    wake(queue)
-    moved = moved + 1
+    local entry = redis.pcall('XADD', key.stream(queue, band), '*', 'id', id, 'seq', seq, 'attempt', (attempt or 0) + 1)
+    if entry.err then  -- something else has put a key in the place of the stream: the others do not wait for it
+      redis.call('ZADD', key.schedule(), text(now_ms + 5000), id)
+    else
+      redis.call('HSET', record, 'status', 'queued', 'seq', seq, 'entry', entry)
+      move(id, queue, status, 'queued', created)
+      event(status == 'pending' and 'TASK_QUEUED' or 'TASK_RETRIED', id, queue, task_type, attempt or '0', '')
+      put(key.queues(), text(now_ms), queue)
+      wake(queue)
+      moved = moved + 1
+    end
   end
 end
 write_index()

@@ -7,7 +7,7 @@ interval of an outage nothing is taken, since owners could not renew either.
 Works through the queues in turn; at most `limit` entries. Returns {reclaimed, deleted, looked at}; a repeat finds the rest.
 Events: TASK_QUEUED, TASK_DEAD_LETTERED, TASK_CANCELLED, TASK_DUPLICATE_ABSORBED.
 ]]
---@include clock journal index wake ticket release finish dead history record
+--@include clock journal index wake ticket release finish dead history record band
 --@args limit late_ms quiet_ms
 --@items queue
 
@@ -119,7 +119,7 @@ end
 
 local function look_through(band)
   local stream = key.stream(queue, band)
-  local pending = redis.call('XLEN', stream) > 0 and redis.pcall('XPENDING', stream, WORKER_GROUP)
+  local pending = band_length(queue, band) > 0 and redis.pcall('XPENDING', stream, WORKER_GROUP)
   if pending and not pending.err and pending[1] > 0 then
     for _, consumer in ipairs(pending[4]) do
       local name = consumer[1]

@@ -4,17 +4,21 @@ leader's lock, taken when free and renewed when own; what an operator told this 
 that the leader should have done (looked at in this worker's queues). The wake streams of its queues are kept alive.
 For the leader itself all queues are looked at, for what is due now, and its scheduler is rung for.
 lead: '1' to take part in leading.
-Returns {registered, leader, command, overdue, lost ids, cancelled ids, whether anything runs in the queues looked at}.
+process: tells this worker's start from that of another one with the same name, whose record is left alone.
+Returns {registered (2: as another process), leader, command, overdue, lost ids, cancelled ids, whether anything runs in the queues looked at}.
 A repeat renews again and answers the same.
 ]]
---@include clock renew
---@args worker status queues lead lock_ms late_ms
+--@include clock renew band
+--@args worker process status queues lead lock_ms late_ms
 --@items id claimed_seq
 
 local record = key.worker(worker)
-local keep = redis.call('HGET', record, 'keep')
-redis.call('PEXPIRE', record, keep or 1)  -- first, even in vain: at maxmemory only what begins without a need may go on
-if keep then
+local keep, owner = unpack(redis.call('HMGET', record, 'keep', 'process'))
+local replaced = keep and owner and owner ~= process
+if not replaced then
+  redis.call('PEXPIRE', record, keep or 1)  -- first, even in vain: at maxmemory only what begins without a need may go on
+end
+if keep and not replaced then
   redis.call('HSET', record, 'heartbeat', text(now_ms), 'status', status)
   redis.call('ZADD', key.workers(), text(now_ms + keep), worker)
 end
@@ -35,7 +39,7 @@ for at = ITEMS, #ARGV, ITEM do
 end
 
 local leader = redis.call('GET', key.scheduler_lock())
-if lead == '1' and (not leader or leader == worker) then
+if lead == '1' and not replaced and (not leader or leader == worker) then
   redis.call('SET', key.scheduler_lock(), worker, 'PX', lock_ms)
   leader = worker
 end
@@ -56,7 +60,7 @@ local function ended_lease(stream, min_idle)
   return false
 end
 
-local leads = leader == worker
+local leads = leader == worker and not replaced
 local looked_at = leads and redis.call('ZRANGE', key.queues(), 0, -1) or {}
 if not leads then
   for queue in string.gmatch(queues, '[^,]+') do looked_at[#looked_at + 1] = queue end
@@ -74,7 +78,7 @@ local function overdue()
   for _, queue in ipairs(longest > 0 and busy or {}) do
     for band = 0, 9 do
       local stream = key.stream(queue, band)
-      if redis.call('XLEN', stream) > 0 and ended_lease(stream, min_idle) then return 1 end
+      if band_length(queue, band) > 0 and ended_lease(stream, min_idle) then return 1 end
     end
   end
   return 0
@@ -84,5 +88,5 @@ local late = overdue()
 if leads and late == 1 then
   redis.call('XADD', key.scheduler_wake(), 'MAXLEN', '~', WAKE_MAXLEN, '*', 't', '')
 end
-return { keep and 1 or 0, leads and 1 or 0, redis.call('HGET', record, 'command') or '', late, lost, cancelled,
+return { replaced and 2 or keep and 1 or 0, leads and 1 or 0, not replaced and redis.call('HGET', record, 'command') or '', late, lost, cancelled,
   #busy > 0 and 1 or 0 }

@@ -23,6 +23,7 @@ from dtq.registry import Registry
 from dtq.serverinfo import warn_of_eviction
 from dtq.settings import Settings
 from dtq.streams import Doorbell, LeaderBell
+from dtq.worker.name import name_taken
 from dtq.worker.reload import Reloader
 from dtq.worker.state import WorkerState
 from dtq.worker.supervisor import ExitCode, Supervisor
@@ -107,6 +108,8 @@ def _run(
     leader_bell = LeaderBell(server, broker.keys)
     supervisor = Supervisor(state, doorbell, leader_bell, start_redis=None if embedded is None else embedded.ensure)
     supervisor.at_start = lambda: warn_of_eviction(server)
+    if settings.worker_id:  # else nobody has it
+        supervisor.name_taken = lambda: name_taken(broker, state.worker_id, lambda: supervisor.requests.stop)
     reloader = options.reloader
     if reloader is not None:
         supervisor.at_each_check = lambda: reloader.look(supervisor.stop)

@@ -127,6 +127,8 @@ class Supervisor:
         """Called once, when Redis knows this worker."""
         self.at_each_check: Callable[[], None] = lambda: None
         """Called ten times a second while the worker works."""
+        self.name_taken: Callable[[], str | None] = lambda: None
+        """Says who lives under this worker's name, before it is made known; may raise RedisUnavailable."""
         self._start_redis = start_redis
         self._start_redis_at = 0.0
         self._parent = os.getppid()
@@ -155,6 +157,8 @@ class Supervisor:
         """Start, work until something ends it, shut down. Returns the exit code."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if not self._register():
+            if self.requests.code is not ExitCode.CLEAN:
+                return self.requests.code
             return ExitCode.CLEAN if self.requests.stop else ExitCode.REDIS_AWAY
         self.at_start()
         self.start()
@@ -187,6 +191,8 @@ class Supervisor:
                 self._end(ExitCode.CRASHED, f"{service.name} is stuck", drain_s=STUCK_DRAIN_S)
         self._look_after_redis()
         self.at_each_check()
+        if self.ticker.replaced:
+            self._end(ExitCode.CONFIGURATION, _same_name(self.state.worker_id, "another process"))
         if os.getppid() != self._parent:
             self._parent = os.getppid()
             log.warning("the parent process is gone; this worker stops")
@@ -231,12 +237,17 @@ class Supervisor:
     # --- steps of it --------------------------------------------------------------------------------------------------
 
     def _register(self) -> bool:
-        """Make this worker known. Returns False when Redis did not answer for long, or when told to stop."""
+        """Make this worker known. Returns False when it cannot be, or is told to stop; the requests say which."""
         give_up_at = time.monotonic() + START_PATIENCE_S
         pause_s, said = 0.1, False
         while not self.requests.stop:
             try:
-                self.ticker.register()
+                taken = self.name_taken()
+                if taken:
+                    self._end(ExitCode.CONFIGURATION, _same_name(self.state.worker_id, taken))
+                elif not self.requests.stop:
+                    self.ticker.register()
+                    return True
             except RedisUnavailable as error:
                 reason = error.context.get("reason")
                 if reason == "auth" or (reason == "unreachable" and time.monotonic() >= give_up_at):
@@ -247,8 +258,6 @@ class Supervisor:
                     said = True
                 time.sleep(pause_s)
                 pause_s = min(1.0, pause_s * 2)
-            else:
-                return True
         return False
 
     def _drain_limit_s(self) -> float:
@@ -328,6 +337,10 @@ class Supervisor:
         looks = looks + 1 if beats == service.beats else 0
         self._beats[service.name] = (service.beats, looks)
         return looks * CHECK_INTERVAL_S > STUCK_S
+
+
+def _same_name(worker_id: str, who: str) -> str:
+    return f"{who} works as {worker_id} too; give each worker a name of its own (DTQ_WORKER_ID, --name)"
 
 
 def stacks() -> str:

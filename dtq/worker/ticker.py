@@ -46,6 +46,8 @@ class Ticker(Service):
         self._interval_s = min(LONGEST_INTERVAL_S, state.settings.heartbeat_interval_s, state.lease_s / 6)
         self._due = time.monotonic()
         self._registered = False
+        self.replaced = False
+        """Another process has taken this worker's name, and has its record."""
         self._host = socket.gethostname()
 
     def step(self) -> bool:
@@ -86,7 +88,7 @@ class Ticker(Service):
     def finish(self) -> None:
         """Take this worker off the list."""
         self._state.claims_over.flush(now=True)
-        if self._registered:
+        if self._registered and not self.replaced:
             self._state.broker.deregister(self._state.worker_id, self._state.queues)
 
     def info(self) -> WorkerInfo:
@@ -113,6 +115,7 @@ class Ticker(Service):
         state = self._state
         if not tick.registered:  # FLUSHALL, or too long away
             self._registered = False
+        self.replaced = tick.replaced
         if tick.lost:
             self._lose([job for job in held if job.claim.task_id in tick.lost])
         if tick.cancelled:

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import Any
 
 from dtq.errors import TaskCancelled, TaskTimeout
@@ -64,6 +65,7 @@ class Guard:
     def call(self, subject: object, fn: Callable[..., Any], args: tuple[Any, ...], deadline: float) -> bool:
         """Call `fn(*args)`; leave what it returned in `value` or what it raised, whatever that is, in `error`.
 
+        What it sets in context variables is gone with it: the thread's next call must not find it.
         subject: by what `cancel` and `abandon` find the call. deadline: monotonic.
         Returns whether it returned. Look at `abandoned` afterwards.
         """
@@ -78,7 +80,7 @@ class Guard:
             try:
                 try:
                     self._watch(self._arm())
-                    self.value = fn(*args)
+                    self.value = copy_context().run(fn, *args)
                     returned = True
                 except BaseException as raised:
                     self.error = raised

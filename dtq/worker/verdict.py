@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 
 from dtq.backoff import Backoff
@@ -31,6 +33,8 @@ MAX_TRACEBACK_BYTES = 5_000
 MAX_FRAMES = 20
 MAX_CLASS_CHARS = 128
 _LONGEST_DELAY_S = 31_536_000.0
+_SNOOZE_MS = 1_000
+"""For a Snooze that says no number."""
 _MAX_CHAIN = 10
 _CALLER = "dtq.worker.timeouts"
 _CUT = "... (truncated)"
@@ -120,19 +124,23 @@ def retry_or_dead(
     duration_ms: int,
     rules: Rules,
     *,
-    after_s: float | None = None,
+    after_s: object = None,
     disposition: Disposition = Disposition.FAILED,
 ) -> Outcome:
-    """Return a retry while attempts are left, else the end as exhausted. after_s: instead of the usual delay."""
+    """Return a retry while attempts are left, else the end as exhausted.
+
+    after_s: instead of the usual delay, if it is one: a mistake in it must not use all attempts up in a moment.
+    """
     limit = allowed_attempts(claim, handler, rules)
     if claim.failures + 1 >= limit:
         return dead(claim, handler, info, duration_ms, rules, reason="exhausted", disposition=disposition)
-    delay_s = rules.backoff.delay_s(claim.attempt, rules.uniform) if after_s is None else after_s
+    asked_ms = _milliseconds(after_s)
+    usual_s = rules.backoff.delay_s(claim.attempt, rules.uniform)
     return Outcome(
         claim=claim,
         kind="retry",
         duration_ms=duration_ms,
-        delay_ms=_milliseconds(delay_s),
+        delay_ms=int(usual_s * 1000) if asked_ms is None else asked_ms,
         error=info,
         disposition=disposition,
         max_attempts=limit,
@@ -283,20 +291,23 @@ def _too_deep(text: str) -> bool:
 
 
 def _snoozed(claim: Claim, handler: Handler, error: Snooze, duration_ms: int, rules: Rules) -> Outcome:
+    delay_ms = _milliseconds(error.seconds)
     return Outcome(
         claim=claim,
         kind="snooze",
         duration_ms=duration_ms,
-        delay_ms=_milliseconds(error.seconds),
+        delay_ms=_SNOOZE_MS if delay_ms is None else delay_ms,
         max_attempts=allowed_attempts(claim, handler, rules),
     )
 
 
-def _milliseconds(seconds: object) -> int:
-    """Return a delay that a handler gave, made possible: no number, a negative one or NaN is none, a year is most."""
-    if not isinstance(seconds, (int, float)) or not seconds > 0:
-        return 0
-    return int(min(seconds, _LONGEST_DELAY_S) * 1000)
+def _milliseconds(given: object) -> int | None:
+    """Return a delay that a handler gave, made possible: 0 to a year. None for what is no number of seconds."""
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if not isinstance(given, (int, float)) or (isinstance(given, float) and math.isnan(given)):
+        return None
+    return int(min(max(given, 0.0), _LONGEST_DELAY_S) * 1000)
 
 
 def _comes_from_timeout(error: BaseException) -> bool:

@@ -13,8 +13,8 @@ local function remove_ticket(queue, band, entry)
   --[[ entry: as a record tells it, which something else may have changed. ]]
   if not names_entry(entry) then return end
   local stream = key.stream(queue, band)
-  redis.call('XACK', stream, WORKER_GROUP, entry)
-  redis.call('XDEL', stream, entry)
+  redis.pcall('XACK', stream, WORKER_GROUP, entry)  -- it may be no stream any more
+  redis.pcall('XDEL', stream, entry)
 end
 
 local function ticket_task(fields)
