@@ -5,7 +5,8 @@ that the leader should have done (looked at in this worker's queues). The wake s
 For the leader itself all queues are looked at, for what is due now, and its scheduler is rung for.
 lead: '1' to take part in leading.
 process: tells this worker's start from that of another one with the same name, whose record is left alone.
-Returns {registered (2: as another process), leader, command, overdue, lost ids, cancelled ids, whether anything runs in the queues looked at}.
+Returns {registered (2: as another process), leader, command, overdue, lost ids, cancelled ids, whether anything runs in
+the queues looked at}.
 A repeat renews again and answers the same.
 ]]
 --@include clock renew band
@@ -88,5 +89,5 @@ local late = overdue()
 if leads and late == 1 then
   redis.call('XADD', key.scheduler_wake(), 'MAXLEN', '~', WAKE_MAXLEN, '*', 't', '')
 end
-return { replaced and 2 or keep and 1 or 0, leads and 1 or 0, not replaced and redis.call('HGET', record, 'command') or '', late, lost, cancelled,
-  #busy > 0 and 1 or 0 }
+local command = not replaced and redis.call('HGET', record, 'command') or ''
+return { replaced and 2 or keep and 1 or 0, leads and 1 or 0, command, late, lost, cancelled, #busy > 0 and 1 or 0 }
