@@ -161,6 +161,20 @@ def test_the_list_keeps_its_rows_and_says_what_is_new(
     page.wait_for_selector("#chips >> text=succeeded 2")
 
 
+@pytest.mark.parametrize("late", ["site.js", "hx-ws.min.js"])
+def test_a_script_that_comes_late_leaves_no_page_dead(browser: Any, web: WebServer, late: str) -> None:
+    page = browser.new_page()
+
+    def hold(route: Any) -> None:
+        page.wait_for_timeout(1500)
+        route.continue_()
+
+    page.route(re.compile(re.escape(late)), hold)
+    page.goto(f"http://127.0.0.1:{web.port}/tasks")
+    page.wait_for_selector(LIVE, timeout=PATIENCE_MS)
+    page.close()
+
+
 def test_a_queue_is_paused_and_resumed_where_it_stands(open_page: Callable[..., Any], client: Client) -> None:
     client.submit("echo_task", queue="mail")
     page = open_page("/queues")
