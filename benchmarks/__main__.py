@@ -22,7 +22,11 @@ from benchmarks.systems import SYSTEMS, system_of
 from benchmarks.table import setting, table, write_into
 
 GROUPS = ("peers", "http", "crash", "own", "growth", "messages")
+ONCE = ("own", "growth")
+"""Groups that take minutes, whose figures are medians of many rounds already: not repeated."""
 DOCUMENT = "docs/performance.md"
+SMALL = 0.1
+"""Up to this scale the sizes of `growth` shrink too: it is to see whether everything runs."""
 _APART = {"own": own.CASES, "messages": messages.CASES}
 """Groups whose cases have tables of their own."""
 _CASES = {"peers": CASES, **_APART}
@@ -45,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raw[group], parts[group] = told, crash.as_table(told, asked.crash_wait)
         else:
             found: Gathered = defaultdict(lambda: defaultdict(list))
-            for repetition in range(asked.reps):
+            for repetition in range(1 if group in ONCE else asked.reps):
                 for row, measure in _measures(group, names, asked):
                     complete &= _gather(found[row], f"{group}: {row}, repetition {repetition + 1}", measure)
             raw[group], parts[group] = found, _tables(group, found)
@@ -91,7 +95,7 @@ def _measures(group: str, names: Sequence[str], asked: argparse.Namespace) -> li
         rows = [row for row in web.ROWS if "+" not in row or row.split()[-1] in names]
         return [(row, partial(_over_http, row, scale)) for row in rows]
     if group == "growth":
-        sizes = [int(size * scale) for size in growth.SIZES]
+        sizes = [int(size * scale) if scale <= SMALL else size for size in growth.SIZES]
         return [(f"{size:,} tasks".replace(",", " "), partial(growth.grown, size)) for size in sizes]
     asked_of = _APART[group]
     return [(case, partial(asked_of[case], scale)) for case in asked_of if not chosen or case in chosen]

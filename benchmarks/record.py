@@ -85,7 +85,7 @@ class Record:
             while low < high:
                 middle = (low + high) // 2
                 file.seek(middle * _MARK.size)
-                if file.read(8) == bytes(8):
+                if file.read(8) in (b"", bytes(8)):  # it may not have its length yet
                     high = middle
                 else:
                     low = middle + 1

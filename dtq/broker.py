@@ -108,9 +108,12 @@ class Broker:
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 
-    def submit(self, submissions: Sequence[Submission]) -> list[Task | Replay | DtqError]:
+    def submit(
+        self, submissions: Sequence[Submission], warnings: Sequence[Sequence[str]] | None = None
+    ) -> list[Task | Replay | DtqError]:
         """Store submissions, a hundred a round trip; each is accepted or refused by itself, in order.
 
+        warnings: for each submission, what its task is to say when it is accepted.
         Returns a task for each that was accepted, the id of the finished task for each that is its replay, and the
         error for each that was refused. When Redis goes away in the middle, that is the error of the rest: what was
         accepted is told.
@@ -130,8 +133,12 @@ class Broker:
                     raise
                 answers += [error] * (len(submissions) - start)
                 break
-            for task_id, submission, reply in zip(ids, chunk, replies, strict=True):
-                answers.append(self._submitted(task_id, submission, reply, waits))
+            for index, reply in enumerate(replies):
+                if isinstance(reply, bytes):  # when it was created
+                    told = () if warnings is None else warnings[start + index]
+                    answers.append(accepted_task(ids[index], chunk[index], int(reply), told))
+                else:
+                    answers.append(self._not_new(ids[index], chunk[index], reply, waits))
         return answers if self._durability is None else self._once_safe(answers, self._durability)
 
     def _once_safe(
@@ -145,11 +152,11 @@ class Broker:
             return [error if isinstance(answer, Task) else answer for answer in answers]
         return answers
 
-    def _submitted(
+    def _not_new(
         self, task_id: str, submission: Submission, reply: list[bytes], waits: dict[str, int]
     ) -> Task | Replay | DtqError:
-        code, detail = reply[0], reply[1]
-        if code in (b"NEW", b"AGAIN"):
+        code, detail = reply
+        if code == b"AGAIN":
             return accepted_task(task_id, submission, int(detail))
         if code == b"REPLAY":
             return Replay(detail.decode())

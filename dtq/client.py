@@ -186,11 +186,11 @@ class Client(Operators):
             return []
         handlers = self._published.handlers()
         answers: list[Task | DtqError] = []
-        stored: list[tuple[int, list[str]]] = []
+        stored: list[tuple[int, tuple[str, ...]]] = []
         for index, submission in enumerate(submissions):
             refusal, warnings = self._look_over(submission, handlers)
             if refusal is None:
-                stored.append((index, warnings))
+                stored.append((index, tuple(warnings)))
                 answers.append(_PENDING)
             else:
                 answers.append(refusal)
@@ -198,9 +198,9 @@ class Client(Operators):
         if not accepted:
             return answers
         with tracing.sending(accepted):
-            replies = self.broker.submit(accepted)
-        for (index, warnings), reply in zip(stored, replies, strict=True):
-            answers[index] = self._answer(reply, warnings)
+            replies = self.broker.submit(accepted, [warnings for _, warnings in stored])
+        for (index, _), reply in zip(stored, replies, strict=True):
+            answers[index] = self._answer(reply) if isinstance(reply, Replay) else reply
         return answers
 
     def _look_over(
@@ -220,15 +220,11 @@ class Client(Operators):
             warnings.append(f"no live worker serves the queue {submission.queue}; the task waits for one")
         return None, warnings
 
-    def _answer(self, reply: Task | Replay | DtqError, warnings: Sequence[str]) -> Task | DtqError:
-        if isinstance(reply, Replay):
-            try:
-                return self.queries.task(reply.task_id)._replace(duplicate=True)
-            except TaskNotFound as error:  # its retention ended in this very moment
-                return error
-        if isinstance(reply, Task) and warnings:
-            return reply._replace(warnings=tuple(warnings))
-        return reply
+    def _answer(self, replay: Replay) -> Task | DtqError:
+        try:
+            return self.queries.task(replay.task_id)._replace(duplicate=True)
+        except TaskNotFound as error:  # its retention ended in this very moment
+            return error
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

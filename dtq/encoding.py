@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dtq import model
@@ -54,7 +55,7 @@ def _with_trace(extra: bytes, trace: TraceContext | None) -> bytes:
     return told[:-1] + b"," + extra[1:] if extra else told
 
 
-def accepted_task(task_id: str, submission: Submission, created_us: int) -> Task:
+def accepted_task(task_id: str, submission: Submission, created_us: int, warnings: Sequence[str] = ()) -> Task:
     """Return the task that a submission has just become, without asking Redis for it."""
     created_at = created_us / 1e6
     due_at = (
@@ -84,15 +85,16 @@ def accepted_task(task_id: str, submission: Submission, created_us: int) -> Task
         metadata=submission.metadata,
         tags=submission.tags,
         idempotency_key=submission.idempotency_key,
+        warnings=warnings,
     )
 
 
 def claim_from_reply(raw: list[Any]) -> Claim:
     """Read a claim as `task_claim` returns it."""
     (
-        task_id, seq, attempt, task_type, queue, priority, max_attempts, timeout, failures, suspect, unknown, payload,
-        extra, waited, age,
+        task_id, seq, attempt, task_type, queue, priority, max_attempts, timeout, payload, waited, age, *seldom
     ) = raw  # fmt: skip
+    failures, suspect, unknown, extra = seldom or (0, 0, b"", b"")
     return Claim(
         task_id=task_id.decode(),
         seq=seq,
@@ -114,25 +116,31 @@ def claim_from_reply(raw: list[Any]) -> Claim:
 
 def commit_item(outcome: Outcome) -> tuple[Argument, ...]:
     """Return a row of `task_commit`."""
-    claim, result_state = outcome.claim, ""
-    if outcome.result_too_large:
-        result_state = "too_large"
-    elif outcome.result is not None:
-        result_state = "stored"
+    claim = outcome.claim
+    told = outcome.max_attempts is None or outcome.max_attempts == claim.max_attempts  # by the record already
+    usual = outcome.kind == "succeed" and told and not outcome.result_too_large
     return (
         claim.task_id,
         claim.seq,
         outcome.kind,
+        outcome.duration_ms,
         outcome.result or b"",
-        result_state,
-        outcome.delay_ms,
+        "" if usual else _details(outcome, "" if told else str(outcome.max_attempts)),
+    )
+
+
+def _details(outcome: Outcome, max_attempts: str) -> str:
+    """Return what a usual success leaves out, as one text; JSON holds no tab as it is."""
+    told = (
+        "too_large" if outcome.result_too_large else "",
+        str(outcome.delay_ms),
         outcome.reason,
         _error(outcome),
         _history(outcome),
-        outcome.duration_ms,
-        "" if outcome.max_attempts is None else outcome.max_attempts,
+        max_attempts,
         outcome.disposition.value,
     )
+    return "\t".join(told)
 
 
 def _error(outcome: Outcome) -> str:

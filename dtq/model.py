@@ -74,6 +74,7 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+@lru_cache(maxsize=1024)  # the tasks of a batch were made at the same time, and each tells it twice
 def rfc3339(seconds: float | None) -> str | None:
     """Return a UTC time with milliseconds and `Z` (RFC 3339), or None for None."""
     if seconds is None:

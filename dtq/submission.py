@@ -309,16 +309,20 @@ def _check_python_object(asked: object, limits: SubmissionLimits) -> None:
             (field or name, child)
             for field, parent in level
             for name, child in _members(field, parent)
-            if not _is_leaf(field or name, child)
+            if child.__class__ not in _SCALARS and not _is_leaf(field or name, child)
         ]
+
+
+_SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def _members(field: str, parent: object) -> Iterable[tuple[str, object]]:
     """The children of a dict, list or tuple, each with the name of the field of the submission that it is in."""
     if not isinstance(parent, dict):
         return ((field, child) for child in parent) if isinstance(parent, list | tuple) else ()
-    if not all(isinstance(name, str) for name in parent):
-        raise invalid(step(field) if field else "", "has a key that is not a string")
+    for name in parent:
+        if not isinstance(name, str):
+            raise invalid(step(field) if field else "", "has a key that is not a string")
     return parent.items()
 
 

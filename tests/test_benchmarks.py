@@ -42,6 +42,12 @@ def test_the_starts_of_several_processes_are_counted_and_put_in_order(tmp_path: 
     assert record.count() == 0
 
 
+def test_a_process_that_has_just_made_its_file_has_not_started_anything(tmp_path: Path) -> None:
+    (tmp_path / "1").touch()
+    record = Record(str(tmp_path))
+    assert (record.count(), record.marks()) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [([], "-"), ([1234.5], "1 234"), ([3.0, 1.0, 2.0], "2 (1-3)"), ([0.9812], "0.981"), ([0, 0], "0")],

@@ -5,7 +5,8 @@ cannot be read becomes a dead letter, one of a newer schema is set aside for a n
 Looks at no more than a hundred tickets beyond the limit. Whoever stops with work left behind rings for the next worker.
 Reads without BLOCK, so no band is read before its turn.
 Returns {claims, more, absorbed, newer, taken before}; a claim is {id, seq, attempt, type, queue, priority, max_attempts,
-timeout, failures, suspect, unknown_since, payload, extra, ms waited since it was due, ms since its creation}
+timeout, payload, ms waited since it was due, ms since its creation} and, unless all of them are as in a plain
+submission's first claim, {..., failures, suspect, unknown_since, extra}
 Not repeatable: after a lost reply `task_settle` gives back what was taken. A worker numbers its claims (`process` tells
 its starts apart): one that comes twice, or only after the settling, takes nothing.
 Events: TASK_STARTED, TASK_EXPIRED, TASK_DUPLICATE_ABSORBED, TASK_DEAD_LETTERED.
@@ -18,15 +19,17 @@ if claimed_before(worker, process, number) then return { {}, 0, 0, 0, 1 } end
 local claims, absorbed, newer, left = {}, 0, 0, tonumber(limit)
 local looks = left + 100
 local policies = {}
+local plain = 8  -- the fields of a record submitted without options and never claimed, those that `take` reads first
 
 local function policy(task_type)
   --[[ What this worker's handlers ask for where the submission did not say: max_attempts and timeout. ]]
   local found = policies[task_type]
-  if found == nil then
-    found = redis.call('HGET', key.worker(worker), 'policy:' .. task_type) or ''
+  if not found then
+    local told = redis.call('HGET', key.worker(worker), 'policy:' .. task_type) or ''
+    found = { string.match(told, '^(%d+) (%d+)$') }
     policies[task_type] = found
   end
-  return string.match(found, '^(%d+) (%d+)$')
+  return found[1], found[2]
 end
 
 local function absorb(queue, band, entry, id, task_type)
@@ -42,10 +45,8 @@ local function take(queue, band, entry, fields)
   local id = ticket_task(fields)
   if not id then absorb(queue, band, entry) return true end
   local record = key.task(id)
-  local v, status, own_entry, seq, attempt, task_type, max_attempts, timeout, failures, suspect, expires, unknown,
-    created, available, extra, idem, own_queue, own_band = unpack(redis.call('HMGET', record, 'v', 'status', 'entry',
-    'seq', 'attempt', 'type', 'max_attempts', 'timeout', 'failures', 'suspect', 'expires', 'unknown', 'created',
-    'available', 'extra', 'idem', 'queue', 'priority'))
+  local v, status, own_entry, seq, task_type, created, own_queue, own_band = unpack(redis.call('HMGET', record, 'v',
+    'status', 'entry', 'seq', 'type', 'created', 'queue', 'priority'))
   if v and tonumber(v) and tonumber(v) > SCHEMA_VERSION then
     redis.call('XCLAIM', key.stream(queue, band), WORKER_GROUP, PARKED .. '-v' .. v, 0, entry, 'JUSTID')
     newer = newer + 1
@@ -56,11 +57,18 @@ local function take(queue, band, entry, fields)
     absorb(queue, band, entry, id, task_type)
     return true
   end
+  local attempt, max_attempts, timeout, failures, suspect, expires, unknown, available, extra, idem
+  local numbers = ''
+  if redis.call('HLEN', record) ~= plain or not (own_queue and own_band) then  -- to look for ten in vain costs most
+    attempt, max_attempts, timeout, failures, suspect, expires, unknown, available, extra, idem = unpack(redis.call(
+      'HMGET', record, 'attempt', 'max_attempts', 'timeout', 'failures', 'suspect', 'expires', 'unknown', 'available',
+      'extra', 'idem'))
+    numbers = ' ' .. (attempt or '0') .. ' ' .. (max_attempts or '0') .. ' ' .. (timeout or '0') .. ' ' ..
+      (failures or '0') .. ' ' .. (suspect or '0') .. ' ' .. (expires or '0') .. ' ' .. (unknown or '0') .. ' ' ..
+      (available or '0')
+  end
   local payload = redis.call('GET', key.payload(id))
-  if not (v and payload and readable(task_type, seq, created, ' ' .. v .. ' ' .. (attempt or '0') .. ' ' ..
-    (max_attempts or '0') .. ' ' .. (timeout or '0') .. ' ' .. (failures or '0') .. ' ' .. (suspect or '0') .. ' ' ..
-    (expires or '0') .. ' ' .. (unknown or '0') .. ' ' .. (available or '0')))
-  then
+  if not (v and payload and readable(task_type, seq, created, ' ' .. v .. numbers)) then
     remove_ticket(queue, band, entry)
     bury_unreadable(id, status, queue, band)
     return true
@@ -81,18 +89,21 @@ local function take(queue, band, entry, fields)
   local own_attempts, own_timeout = policy(task_type)
   max_attempts, timeout = max_attempts or own_attempts, timeout or own_timeout
   if own_attempts then
-    redis.call('HSET', record, 'status', 'running', 'seq', seq, 'attempt', attempt, 'worker', worker,
+    redis.call('HSET', record, 'status', 'running', 'seq', text(seq), 'attempt', text(attempt), 'worker', worker,
       'started', text(now_ms), 'max_attempts', max_attempts, 'timeout', timeout)
   else
-    redis.call('HSET', record, 'status', 'running', 'seq', seq, 'attempt', attempt, 'worker', worker,
+    redis.call('HSET', record, 'status', 'running', 'seq', text(seq), 'attempt', text(attempt), 'worker', worker,
       'started', text(now_ms))
   end
   move(id, queue, 'queued', 'running', created)
-  event('TASK_STARTED', id, queue, task_type, attempt, worker)
+  event('TASK_STARTED', id, queue, task_type, text(attempt), worker)
   count(queue, task_type, 'started')
-  claims[#claims + 1] = { id, seq, attempt, task_type, queue, band, max_attempts or '', timeout or '',
-    failures or '0', suspect or '0', unknown or '', payload, extra or '',
+  local claim = { id, seq, attempt, task_type, queue, band, max_attempts or '', timeout or '', payload,
     math.max(0, now_ms - (available or created_ms)), math.max(0, now_ms - created_ms) }
+  if failures or suspect or unknown or extra then
+    claim[12], claim[13], claim[14], claim[15] = failures or '0', suspect or '0', unknown or '', extra or ''
+  end
+  claims[#claims + 1] = claim
   left = left - 1
   return not suspect
 end

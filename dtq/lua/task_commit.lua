@@ -1,6 +1,8 @@
 --[[ task_commit: running -> succeeded | retrying | pending | dead_lettered | failed | cancelled: the outcomes of many
 claims, each fenced by the seq that its claim was given. The fence is also the operation id: a claim has one outcome.
 kind: succeed, retry, dead, snooze, unknown (a type that this worker does not know), cancelled
+result: JSON, '' for none. details: what a usual success leaves out, with tabs between: result_state (too_large),
+delay_ms, reason, error, history, max_attempts, disposition; '' for none at all.
 A recorded cancellation wins over every outcome. Frees first: at maxmemory a script may write once it has freed.
 A record that cannot be read becomes a dead letter: it must not hold up the outcomes of others.
 Returns one status an item, '' where the lease was lost and nothing was written; a repeat gets the first answer.
@@ -8,7 +10,7 @@ Events: TASK_SUCCEEDED, TASK_RETRY_SCHEDULED, TASK_DEAD_LETTERED, TASK_FAILED, T
 ]]
 --@include clock journal index wake ticket finish dead history record
 --@args worker
---@items id claimed_seq kind result result_state delay_ms reason error history duration max_attempts disposition
+--@items id claimed_seq kind duration result details
 
 local FIELDS = { 'status', 'seq', 'queue', 'priority', 'entry', 'attempt', 'created', 'type', 'cancel', 'idem',
   'failures', 'started', 'error', 'unknown', 'worker' }
@@ -32,7 +34,7 @@ for at = ITEMS, #ARGV, ITEM do
     first[id] = #replies + 1
     tasks[at] = { id = id, queue = queue, type = task_type, status = status, created = created, attempt = attempt,
       worker = worker, idem = idem, cancel = cancel, failures = tonumber(failures or 0), started = started,
-      had_error = old_error, unknown = unknown }
+      had_error = old_error, unknown = unknown, seq = seq }
     local stream = key.stream(queue, band)
     local list = tickets[stream]
     if not list then list = {} tickets[stream] = list end
@@ -60,8 +62,9 @@ local function later(task, status, delay_ms, ...)
   return status
 end
 
-local function succeed(task, result, result_state, duration)
+local function succeed(task, result, too_large, duration)
   local record = key.task(task.id)
+  local result_state = result ~= '' and 'stored' or too_large
   if result_state == '' then
     redis.call('HSET', record, 'status', 'succeeded', 'finished', text(now_ms), 'duration', duration)
   else
@@ -69,7 +72,8 @@ local function succeed(task, result, result_state, duration)
       result_state)
   end
   if task.had_error then redis.call('HDEL', record, 'error') end
-  if result_state == 'stored' then redis.call('SET', key.result(task.id), result, 'PX', RESULT_KEEP_MS) end
+  if result_state == 'stored' then redis.call('SET', key.result(task.id), result, 'PX', text(RESULT_KEEP_MS)) end
+  task.first_try = task.seq == '2'  -- one for the submission, one for this claim
   finish(task, 'succeeded')
   return 'succeeded'
 end
@@ -135,6 +139,11 @@ for at = ITEMS, #ARGV, ITEM do
   elseif task then
     --@item at
     local reply
+    local result_state, delay_ms, reason, error, history, max_attempts, disposition = '', '', '', '', '', '', ''
+    if details ~= '' then
+      result_state, delay_ms, reason, error, history, max_attempts, disposition =
+        string.match(details, '^(.-)\t(.-)\t(.-)\t(.-)\t(.-)\t(.-)\t(.-)$')
+    end
     if max_attempts ~= '' then redis.call('HSET', key.task(id), 'max_attempts', max_attempts) end
     if task.cancel == '1' or kind == 'cancelled' then
       reply = cancelled(task, duration)

@@ -3,7 +3,7 @@ Order of each: sent again? idempotency record, admission (queues, depth, schedul
 a script that is sent twice makes one task.
 options: what most submissions leave out, with tabs between: max_attempts, timeout, due_ms, delay_ms, idem, fingerprint,
 ttl_ms; '' for none at all. Each argument of its own would cost half a microsecond.
-Returns one reply an item: {'NEW', created_us} {'AGAIN', created_us} {'REPLAY', task_id} {'BUSY', task_id}
+Returns one reply an item: created_us for what is new, or {'AGAIN', created_us} {'REPLAY', task_id} {'BUSY', task_id}
 {'REUSED', task_id} {'QUEUE_FULL', depth} {'SCHEDULE_FULL', size} {'TOO_MANY_QUEUES', number}
 Events: TASK_QUEUED for what waits in a stream.
 ]]
@@ -126,8 +126,8 @@ for at = ITEMS, #ARGV, ITEM do
       wake(queue)
       event('TASK_QUEUED', id, queue, task_type, '0', '')
     end
-    redis.call('HSET', key.task(id), 'v', SCHEMA_VERSION, 'status', status, 'type', task_type, 'queue', queue,
-      'priority', priority, 'seq', 1, 'created', created, name, place)
+    redis.call('HSET', key.task(id), 'v', text(SCHEMA_VERSION), 'status', status, 'type', task_type, 'queue', queue,
+      'priority', priority, 'seq', '1', 'created', created, name, place)
     redis.call('SET', key.payload(id), payload)
     if options ~= '' or extra ~= '' then
       write_options(id, max_attempts, timeout, idem, fingerprint, ttl_ms, extra)
@@ -135,7 +135,7 @@ for at = ITEMS, #ARGV, ITEM do
     move(id, queue, nil, status, created)
     count(queue, task_type, 'submitted')
     note_use(queue)
-    reply = { 'NEW', created }
+    reply = created
   end
   replies[#replies + 1] = reply
 end

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 10.0
+_decode = json.JSONDecoder().decode
+"""Without looking for other encodings, as `json.loads` does with bytes: a third of its time."""
 
 
 class RoomBell:
@@ -160,7 +162,7 @@ class Runner:
             self._finish(job, verdict.unknown(claim))
             return
         try:
-            payload = json.loads(claim.payload)
+            payload = _decode(claim.payload.decode())
             if payload.__class__ is not dict:
                 raise TypeError(f"it is a JSON {type(payload).__name__} and not an object")
         except (ValueError, TypeError, RecursionError) as error:

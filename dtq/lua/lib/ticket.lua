@@ -1,8 +1,9 @@
 --[[ Tickets: an entry in a band that stands for one task. The hash names its entry, so a second ticket of a task, a
 forged one and one whose task has moved on are told from the real one without looking further. ]]
+--@include clock
 
 local function add_ticket(task_id, queue, band, seq, attempt)
-  return redis.call('XADD', key.stream(queue, band), '*', 'id', task_id, 'seq', seq, 'attempt', attempt)
+  return redis.call('XADD', key.stream(queue, band), '*', 'id', task_id, 'seq', text(seq), 'attempt', text(attempt))
 end
 
 local function names_entry(entry)
