@@ -8,8 +8,8 @@ from dtq.model import Task
 from dtq.queries import MAX_PAGE, Queries
 from dtq.taskfilter import TaskFilter
 
-MOST_COUNTED = 4_000
-"""How many records a filter without an index looks at to be counted."""
+MOST_COUNTED = 2_000
+"""How many records a filter without an index looks at to be counted: about a tenth of a second."""
 
 
 def count_matching(queries: Queries, wanted: TaskFilter, samples: int = 0) -> tuple[int, Sequence[Task], bool]:

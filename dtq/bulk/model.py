@@ -134,7 +134,7 @@ def _job(bulk_id: str, text: Mapping[str, str], now_ms: int) -> BulkJob:
     wish = BulkWish(
         action=action,
         wanted=None if on_queue or on_tasks or ids else DeadFilter(**given),
-        tasks=TaskFilter.from_stored(given) if on_tasks else None,
+        tasks=TaskFilter.from_stored(given["tasks"]) if on_tasks else None,
         task_ids=[ids[at : at + ID_CHARS] for at in range(0, len(ids), ID_CHARS)],
         queue=text["aim"] if on_queue else None,
         to_queue=text["to_queue"] or None,
