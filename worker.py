@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="worker.py",
         description="Runs tasks until it is told to stop.",
-        epilog="Signals: TERM or INT drains (again: hand back and leave now), USR1 claims nothing more, USR2 logs "
+        epilog="Signals: TERM, INT or HUP drains (again: hand back and leave now), USR1 claims nothing more, USR2 logs "
         "stacks. Exit status: 0 clean, 1 handed back unfinished work, 69 Redis out of reach at the start, 70 crash, "
         "71 too many written-off threads, 75 a burst ended with failures, 78 settings, import, or "
         "another worker of the same name.",

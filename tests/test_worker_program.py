@@ -142,7 +142,7 @@ def test_it_ends_after_max_tasks(workers, client):
     assert client.queries.counts("default")[Status.QUEUED] == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_life_07_a_signal_drains_and_the_running_task_ends_well(workers, client, wait_until, number):
     worker = workers.spawn()
     task_id = client.submit("sleep_task", {"seconds": 1.0}).task_id

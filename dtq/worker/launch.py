@@ -62,7 +62,7 @@ def new_worker_id(settings: Settings, number: int | None = None) -> str:
 def run_worker(settings: Settings, options: Options, handlers: Registry | None = None) -> ExitCode:
     """Run one worker in this process until it ends. Errors of the start are logged, and told by the exit code.
 
-    Called from the main thread it takes the signals TERM, INT, USR1 and USR2.
+    Called from the main thread it takes the signals TERM, INT, HUP, USR1 and USR2.
     """
     known = registry.default if handlers is None else handlers
     embedded: EmbeddedServer | None = None
@@ -171,6 +171,8 @@ def _take_signals(supervisor: Supervisor, *, several: bool) -> dict[int, Any]:
         supervisor.show_stacks()
 
     wanted = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR1: be_quiet, signal.SIGUSR2: show_stacks}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started by nohup
+        wanted[signal.SIGHUP] = stop
     return {number: signal.signal(number, handler) for number, handler in wanted.items()}
 
 

@@ -52,6 +52,8 @@ class Processes:
         """Keep the children running until all have ended for good. Returns the worst of their exit codes."""
         for number in _SIGNALS:
             signal.signal(number, self._note)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started by nohup
+            signal.signal(signal.SIGHUP, self._note)
         while not all(child.done for child in self._children):
             self.step()
             time.sleep(POLL_S)
@@ -61,7 +63,7 @@ class Processes:
         """Pass signals on, take in ends, start what is due."""
         while self._signals:
             number = self._signals.pop(0)
-            if number in (signal.SIGTERM, signal.SIGINT):
+            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 # Not TERM: a supervisor may have sent that to the children itself, and this is no second request
                 self._stopping, number = True, signal.SIGINT
             self._pass_on(number)
@@ -97,6 +99,8 @@ class Processes:
         try:
             for which in _SIGNALS:
                 signal.signal(which, signal.SIG_DFL)
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             os.setpgid(0, 0)  # Ctrl-C reaches the parent only, which passes one signal on, not two
             code = self._run(number)
