@@ -23,7 +23,7 @@ from benchmarks.table import setting, table, write_into
 
 GROUPS = ("peers", "http", "crash", "own", "growth", "messages")
 ONCE = ("own", "growth")
-"""Groups that take minutes, whose figures are medians of many rounds already: not repeated."""
+"""Groups that take minutes: measured once, whatever the repetitions."""
 DOCUMENT = "docs/performance.md"
 SMALL = 0.1
 """Up to this scale the sizes of `growth` shrink too: it is to see whether everything runs."""
