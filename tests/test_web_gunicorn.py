@@ -134,15 +134,23 @@ def test_more_clients_than_there_is_room_for_wait_until_somebody_goes(
         assert read_response(late)[0] == 200
 
 
-@pytest.mark.long
-def test_a_request_that_stops_halfway_costs_its_thread_for_a_limited_time(web: WebServer) -> None:
-    """As many as there are threads: nobody is served until the first is given up, but then everybody is."""
+def test_requests_that_stop_halfway_cost_no_thread_and_may_go_on(web: WebServer) -> None:
+    """More than there are threads, each cut off somewhere else."""
+    request = POST + b"Content-Length: 21\r\n\r\n" + b'{"task_type": "echo"}'
     with contextlib.ExitStack() as clients:
-        for _ in range(4):
-            clients.enter_context(web.connect()).sendall(POST + b"Content-Length: 50\r\n\r\n{")
+        halves = [(clients.enter_context(web.connect()), at) for at in (1, 30, 100, *range(-24, 0, 3))]
+        for client, at in halves:
+            client.sendall(request[:at])
         started = time.monotonic()
-        assert web.call("GET", "/health", timeout_s=20).status == 200
-        assert time.monotonic() - started < 12
+        assert web.submit().status == 202
+        assert time.monotonic() - started < 5, "they would be given up after ten seconds"
+        for client, at in halves:
+            client.sendall(request[at:] + request[:50])
+            assert read_response(client)[0] == 202
+        assert web.submit().status == 202
+        for client, _ in halves:  # what came with the end of the last one counts
+            client.sendall(request[50:])
+            assert read_response(client)[0] == 202
     assert "Traceback" not in web.log
 
 

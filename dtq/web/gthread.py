@@ -1,11 +1,11 @@
 """gunicorn's parser and responses behind a loop in which no client holds up the others, and nothing is handed over.
 
 Written for gunicorn 27 (docs/decisions has the measurements). All threads wait in one poller; whoever hears of a
-connection reads its request, runs it, answers, and lets the poller watch the connection again. So a connection costs a
-thread only while a request is read, run and answered; each read and write of that has a time limit, and so has every
-wait, which the main thread looks after. Stock gthread gives a new connection a thread before its first byte, closes
-lingering connections in its main thread, waits for ever for the rest of a request, and passes each request from thread
-to thread and back.
+connection takes what has come of its request, runs it once it is there, answers, and lets the poller watch the
+connection again. So a connection costs a thread only while a request is run and answered, and while the rest of a large
+one is read; each read and write of that has a time limit, and so has every wait, which the main thread looks after.
+Stock gthread gives a new connection a thread before its first byte, closes lingering connections in its main thread,
+waits for ever for the rest of a request, and passes each request from thread to thread and back.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gunicorn.http.message import Request
 from gunicorn.workers import base
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from dtq.web.arrival import GATHER_BYTES, is_ready
 from dtq.web.poller import Poller
 from dtq.web.refusals import refusal
 
@@ -98,8 +99,39 @@ class Connection(TConn):
         self.linger_until: float | None = None
         """Set once nothing more will be sent."""
         self.drained = 0
+        self.begun_at: float | None = None
+        """Since when (monotonic) the poller has watched it for the rest of a request."""
         self._asked_at = 0.0
         self._received = 0
+
+    def gather(self) -> bool:
+        """Receive what has come of a request, without waiting. Returns whether it is time for a thread to read it."""
+        if self.cfg.is_ssl:  # what has come is not yet what was sent
+            return True
+        if self.parser is None:
+            self.init()
+        held: Any = self.parser.unreader.buf  # type: ignore[union-attr]
+        if not is_ready(held.getvalue()):
+            piece: bytes | None = b""
+            try:
+                piece = self.sock.recv(GATHER_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                piece = None
+            except OSError:  # the parser meets it too, as it does the end
+                pass
+            held.seek(0, os.SEEK_END)
+            held.write(piece or b"")
+            if piece is None or (piece and not is_ready(held.getvalue())):
+                self.begun_at = self.begun_at or time.monotonic()
+                return False
+        self.begun_at = None
+        return True
+
+    def patience_s(self) -> float:
+        """Return how long the next bytes of a request that is being gathered may take."""
+        gathered = len(self.parser.unreader.buf.getvalue())  # type: ignore[union-attr]
+        so_far = time.monotonic() - (self.begun_at or 0.0)
+        return max(0.0, min(READ_S, REQUEST_S + gathered / REQUEST_BYTES_PER_S - so_far))
 
     def init(self) -> None:
         """Begin to read a request: called for each one on the connection."""
@@ -191,7 +223,12 @@ class Worker(ThreadWorker):
             self._answer(connection)
 
     def _answer(self, connection: Connection) -> None:
-        while self.handle(connection):
+        while True:
+            if not connection.gather():
+                self._wait(connection, connection.patience_s())
+                return
+            if not self.handle(connection):
+                break
             if not connection.parser.unreader.buf.getvalue():  # type: ignore[union-attr]  # else it read the next one too
                 self._wait(connection, self.cfg.keepalive)
                 return
@@ -311,7 +348,8 @@ class Worker(ThreadWorker):
         """End the waits whose time is up. not_after: the time (monotonic) at which all of them are."""
         now = time.monotonic()
         for connection, until in self._waiting.copy().items():
-            if min(until, not_after) <= now and self._waiting.pop(connection, None) is not None:
+            ends = until if connection.begun_at else min(until, not_after)  # what has begun to come is waited for
+            if ends <= now and self._waiting.pop(connection, None) is not None:
                 with contextlib.suppress(OSError):  # the poller reports what is shut down, and a thread drops it
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
