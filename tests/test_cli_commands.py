@@ -402,3 +402,21 @@ def test_an_output_that_cannot_be_written_is_told_in_a_line(server):
             command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60, check=False
         )
     assert (done.returncode, done.stderr) == (1, "Error: the output could not be written: No space left on device\n")
+
+
+def test_ctrl_c_while_waiting_is_no_failure_of_the_task(commands, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    task_id = commands("submit", "echo_task", "{}").stdout.split()[0]
+    monkeypatch.setattr("dtq.client.Client.wait", interrupted)
+    commands("task", "wait", task_id, code=130)
+
+
+def test_tables_of_queues_and_workers_fit_forty_columns(commands, worker, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    commands("submit", "echo_task", "{}", "--queue", "a-queue-with-a-rather-long-name")
+    for command in ("queue", "worker"):
+        lines = commands(command, "list").stdout.splitlines()
+        assert len(lines) > 1
+        assert max(map(len, lines)) <= 40, command

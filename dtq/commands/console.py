@@ -73,6 +73,7 @@ class Exit(IntEnum):
     REDIS_AWAY = 69
     GAVE_UP = 75
     CONFIGURATION = 78
+    INTERRUPTED = 130
 
 
 _EXITS: Sequence[tuple[tuple[type[DtqError], ...], Exit]] = (
@@ -143,6 +144,9 @@ class Group(click.Group):
             return super().invoke(ctx)
         except DtqError as error:
             raise Failure.of(error) from None
+        except KeyboardInterrupt:  # not 1: that would tell a script that the task failed
+            click.echo(err=True)
+            raise click.exceptions.Exit(Exit.INTERRUPTED) from None
         except OSError as error:
             if error.filename is not None or error.errno not in _CANNOT_WRITE:
                 raise

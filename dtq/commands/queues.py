@@ -28,9 +28,9 @@ QUEUE_COLUMNS = (
     Column(name="QUEUE", cut=True),
     Column(name="STATE"),
     Column(name="WAITING", right=True),
-    Column(name="OLDEST", right=True),
-    Column(name="RUNNING", right=True),
-    Column(name="SCHEDULED", right=True),
+    Column(name="OLDEST", right=True, optional=True),
+    Column(name="RUNNING", right=True, optional=True),
+    Column(name="SCHEDULED", right=True, optional=True),
     Column(name="DONE", right=True, optional=True),
     Column(name="DEAD", right=True, optional=True),
 )

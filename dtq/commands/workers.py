@@ -22,7 +22,7 @@ WORKER_COLUMNS = (
     Column(name="STATE"),
     Column(name="RUNNING", right=True),
     Column(name="QUEUES", cut=True),
-    Column(name="HEARTBEAT", right=True),
+    Column(name="HEARTBEAT", right=True, optional=True),
     Column(name="STARTED", right=True, optional=True),
     Column(name="HOST", cut=True, optional=True),
     Column(name="PID", right=True, optional=True),
