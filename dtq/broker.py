@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -300,7 +301,11 @@ class Broker:
             attempts = policy.max_attempts or model.DEFAULT_MAX_ATTEMPTS
             timeout_ms = policy.timeout_ms or self._settings.task_timeout_ms
             fields.append((f"policy:{name}", f"{attempts} {timeout_ms}"))
-        self.scripts.run("worker_register", items=fields, worker=worker.worker_id, lease_ms=lease_ms, keep_ms=keep_ms)
+        asked_at = time.monotonic()
+        now_ms, _ = self.scripts.run(
+            "worker_register", items=fields, worker=worker.worker_id, lease_ms=lease_ms, keep_ms=keep_ms
+        )
+        self.upkeep.note_time(int(now_ms) / 1000, asked_at)
 
     def tick(self, worker: WorkerInfo, held: Sequence[Claim], *, lead: bool = True) -> Tick:
         """Say and ask, in one call, all that a worker does once a second.

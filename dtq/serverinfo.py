@@ -12,6 +12,9 @@ from dtq.redisio import CommandError, Server
 log = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
+_LEAP_S = 1.0
+_DRIFT = 2e-4
+"""By how much two clocks may come apart without a leap, in seconds a second."""
 
 
 def server_info(server: Server, section: str) -> Mapping[str, str]:
@@ -54,9 +57,14 @@ def warn_of_eviction(server: Server) -> None:
 class QuietTime:
     """For how long Redis has been well: while it was away, owners could not renew, so no claim has really ended."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, watch_clock: bool = False) -> None:
+        """watch_clock: also look whether the clock of Redis leapt: then claims look ended that are not."""
         self._server = server
         self._since: float | None = None
+        self._watch_clock = watch_clock
+        self._ahead_s: float | None = None
+        """Redis's clock minus this process's own, at most, when they were last compared, at `_compared_at`."""
+        self._compared_at = 0.0
 
     def ms(self) -> int:
         """Return it in ms, as far as this process can know. Raises RedisUnavailable."""
@@ -67,4 +75,18 @@ class QuietTime:
             uptime_s = max(0.0, float(server_info(self._server, "server").get("uptime_in_seconds", "86400")) - 1)
             # From this first look after a failure on: who asks rarely fails for the last time long before the end.
             self._since = now - uptime_s if self._server.last_failure is None else now
-        return round((now - self._since) * 1000)
+        if self._watch_clock:
+            asked_at = time.monotonic()
+            seconds, micros = self._server.call("TIME")
+            self.note_time(int(seconds) + int(micros) / 1e6, asked_at)
+        return max(0, round((now - self._since) * 1000))
+
+    def note_time(self, redis_s: float, asked_at: float) -> None:
+        """Take in what Redis's clock showed, seconds since the epoch, at some moment between `asked_at` and now."""
+        now = time.monotonic()
+        if self._ahead_s is not None:
+            leapt_s = redis_s - now - self._ahead_s  # at least: a thread may have waited long for its turn
+            if leapt_s > max(_LEAP_S, _DRIFT * (now - self._compared_at)):
+                log.warning("the clock of Redis leapt by %.0f s: ended leases are not believed for now", leapt_s)
+                self._since = now
+        self._ahead_s, self._compared_at = redis_s - asked_at, now

@@ -53,7 +53,7 @@ class Upkeep:
         self._server = server
         self._keys = keys
         self._scripts = scripts
-        self._quiet = QuietTime(server)
+        self._quiet = QuietTime(server, watch_clock=True)
         self._places: deque[tuple[str, Status]] = deque()
         """What the reconciler has not looked at in this round; of the first it has looked at `_rank` tasks."""
         self._rank = 0
@@ -63,6 +63,10 @@ class Upkeep:
         """Keys in the places of streams that something else has put there, as they were logged."""
         self._wanted: set[tuple[str, Status]] = set()
         """Which of the places are looked at because of such a count."""
+
+    def note_time(self, redis_s: float, asked_at: float) -> None:
+        """Take in what Redis's clock showed between `asked_at` (monotonic) and now: a leap that comes is noticed."""
+        self._quiet.note_time(redis_s, asked_at)
 
     def promote(self, limit: int = 100, late_ms: int = 0) -> Promotion:
         """Move up to `limit` (at most 100) tasks to their streams that are due, or already `late_ms` past it."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import pytest
 
 from dtq.keys import GROUP, PARKED
 from dtq.model import Claim
 from dtq.redisio import Server
+from dtq.serverinfo import QuietTime
 from dtq.states import Disposition, Status
 from tests.conftest import ServerFactory
 from tests.support.dump import dump
@@ -456,3 +458,35 @@ def test_a_worker_that_came_back_under_its_name_does_not_vouch_for_what_it_does_
     time.sleep(0.7)
     assert engine.reconcile_all() == 1, "nobody has said so for two leases"
     assert engine.field(claim.task_id, "status") == "queued"
+
+
+class ServerWithClock:
+    """Says what QuietTime asks; its clock can be set."""
+
+    last_failure = None
+
+    def __init__(self) -> None:
+        self.leapt_s = 0.0
+
+    def call(self, *command: str) -> object:
+        if command[0] == "INFO":
+            return b"uptime_in_seconds:86400\r\n"
+        seconds, part = divmod(time.time() + self.leapt_s, 1)
+        return [b"%d" % seconds, b"%d" % (part * 1e6)]
+
+
+@pytest.mark.parametrize("looked_before", [True, False], ids=["the leader", "one that has only registered"])
+def test_ended_leases_are_not_believed_when_the_clock_of_redis_has_leapt(looked_before: bool) -> None:
+    """Set right by hand, or a machine that slept: all leases look ended, and their owners renew them in a moment."""
+    server = ServerWithClock()
+    quiet = QuietTime(cast("Server", server), watch_clock=True)
+    if looked_before:
+        assert quiet.ms() > 3_600_000
+    else:
+        quiet.note_time(time.time(), time.monotonic())
+    assert quiet.ms() > 3_600_000, "time that goes by is no leap"
+    server.leapt_s = 60.0
+    assert quiet.ms() < 5_000
+    server.leapt_s = -60.0
+    since = quiet.ms()
+    assert quiet.ms() >= since, "a step back ends no lease"
