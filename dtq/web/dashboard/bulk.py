@@ -43,6 +43,7 @@ PAST = {
     "queue.purge": "Cancelled",
     "task.cancel": "Cancelled",
 }
+VERB = {"Requeued": "Requeue", "Discarded": "Discard", "Cancelled": "Cancel"}
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -167,7 +168,8 @@ def index(reads: Reads, asked: Asked) -> Context:
 def show(reads: Reads, asked: Asked, bulk_id: str) -> Context:
     """Show how far a bulk job is."""
     job = reads.client.bulk.get(_checked(bulk_id))
-    return {"title": "Bulk job", "job": job, "past": PAST, "outcome": outcome(job)}
+    verb = VERB[PAST[job.wish.action]]
+    return {"title": "Bulk job", "job": job, "verb": verb, "outcome": outcome(job)}
 
 
 def _wish(verb: str, ids: Sequence[str], q: str, everything: bool, now: float) -> BulkWish | None:
