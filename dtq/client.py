@@ -211,7 +211,11 @@ class Client(Operators):
         if policy is None:
             if self.settings.reject_unknown_types:
                 return UnknownTaskType(f"no live worker knows the task type {submission.task_type}"), []
-            warnings.append(f"no live worker knows the task type {submission.task_type}; the task waits for one")
+            grace_s = self.settings.unknown_type_grace_s
+            warnings.append(
+                f"no live worker knows the task type {submission.task_type}; the task waits for one, "
+                f"and is a dead letter {grace_s:g} s after another has met it"
+            )
         elif policy.schema is not None:
             refusal = _breaks_schema(submission, policy.schema)
             if refusal is not None:

@@ -5,10 +5,12 @@ A payload or a task type never names anything to import: only modules listed in 
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
 import json
+import pkgutil
 import re
 import sys
 import threading
@@ -249,6 +251,12 @@ def _origin(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"
 
 
+def _nearest(name: str) -> str:
+    names = [module.name for module in pkgutil.iter_modules([entry or "." for entry in sys.path[:3]])]
+    close = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def _import(name: str) -> Any:
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigurationError(f"DTQ_TASKS: {name!r} is not the name of a module")
@@ -260,6 +268,7 @@ def _import(name: str) -> Any:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigurationError(
                 f"DTQ_TASKS: there is no module {name!r} in {', '.join(entry or '.' for entry in sys.path[:3])} ..."
+                f"{_nearest(name)}"
             ) from error
         raise ConfigurationError(f"DTQ_TASKS: {name} cannot be imported: {error}") from error
     except (Exception, SystemExit) as error:

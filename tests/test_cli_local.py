@@ -80,8 +80,15 @@ def test_a_result_that_is_not_json_is_a_failure(commands, module):
 
 
 def test_an_unknown_handler_ends_with_3_and_a_missing_module_with_78(commands):
-    assert "known are" in commands("task", "run", "no_such_task", code=3).stderr
+    error = commands("task", "run", "no_such_task", code=3).stderr
+    assert "known are" in error
+    assert "DTQ_TASKS names the modules" in error
     assert "no_such_module" in commands("task", "run", "echo_task", "--tasks", "no_such_module", code=78).stderr
+
+
+def test_a_module_whose_name_is_nearly_right_is_named(commands, module):
+    module("@task('near')\ndef near(payload, ctx): return {}", "nearby")
+    assert "did you mean nearby?" in commands("task", "run", "near", "--tasks", "naerby", code=78).stderr
 
 
 def test_a_payload_that_the_schema_refuses_ends_with_2(commands):

@@ -147,6 +147,8 @@ def test_a_shell_completes_commands_and_values(words, expected):
 def test_completion_prints_what_each_shell_reads(commands):
     for shell in ("bash", "zsh", "fish"):
         assert "_FLASK_COMPLETE" in commands("completion", shell).stdout
+    told = [" ".join(line.split()) for line in commands("completion", "--help").stdout.splitlines()]
+    assert "fish: flask dtq completion fish | source in ~/.config/fish/config.fish" in told
 
 
 def test_watch_shows_the_same_again_until_it_is_ended(server, commands, monkeypatch):

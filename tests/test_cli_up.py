@@ -167,6 +167,21 @@ def test_a_second_one_in_the_directory_says_where_the_first_is_and_does_it_no_ha
     assert stack.end() == 0
 
 
+def test_the_port_that_is_named_instead_of_one_in_use_is_free():
+    with contextlib.ExitStack() as taken:
+        for port in range(20_000, 30_000, 37):
+            with contextlib.suppress(OSError), contextlib.ExitStack() as pair:
+                for one in (port, port + 10):
+                    pair.enter_context(socket.socket()).bind(("127.0.0.1", one))
+                taken.enter_context(pair.pop_all())
+                break
+        with pytest.raises(ConfigurationError) as told:
+            usable_port(load_settings(env_file=None, api_host="127.0.0.1", api_port=port))
+        named = int(told.value.message.rpartition("DTQ_API_PORT=")[2])
+        assert named != port + 10
+        assert usable_port(load_settings(env_file=None, api_host="127.0.0.1", api_port=named)) == named
+
+
 def test_a_port_that_is_in_use_is_told_before_anything_is_started(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

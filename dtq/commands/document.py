@@ -32,17 +32,20 @@ def openapi(output: Path | None, as_json: bool) -> None:
         raise Failure(f"{output} cannot be written: {error.strerror}", Exit.FAILED) from None
 
 
-@click.command("completion")
+COMPLETION_HELP = """Print what makes a shell complete `flask dtq ...`.
+
+\b
+bash: eval "$(flask dtq completion bash)"   in ~/.bashrc
+zsh:  eval "$(flask dtq completion zsh)"    in ~/.zshrc
+fish: flask dtq completion fish | source    in ~/.config/fish/config.fish
+"""
+
+
+@click.command("completion", help=COMPLETION_HELP)
 @click.argument("shell", type=click.Choice(SHELLS))
 @json_option
 def completion(shell: str, as_json: bool) -> None:
-    r"""Print what makes a shell complete `flask dtq ...`.
-
-    \b
-    bash: eval "$(flask dtq completion bash)"   in ~/.bashrc
-    zsh:  eval "$(flask dtq completion zsh)"    in ~/.zshrc
-    fish: flask dtq completion fish | source    in ~/.config/fish/config.fish
-    """
+    """Print the script of one shell."""
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(click.get_current_context().find_root().command, {}, "flask", "_FLASK_COMPLETE").source()

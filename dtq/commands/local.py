@@ -61,7 +61,11 @@ def run_handler(task_type: str, payload: Any, modules: str | None) -> LocalOutco
     handler = registry.default.get(task_type)
     if handler is None:
         known = ", ".join(registry.default.names()) or "none"
-        raise Failure(f"there is no handler for {escape(task_type)}; known are: {known}", Exit.NOT_FOUND)
+        raise Failure(
+            f"there is no handler for {escape(task_type)} in {modules or chosen.tasks}; known are: {known}"
+            " (--tasks or DTQ_TASKS names the modules)",
+            Exit.NOT_FOUND,
+        )
     _check(handler, payload)
     _offer_client(chosen)
     return _call(handler, payload, _context(handler, payload, chosen))

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dtq.commands.supervise import Program
 from dtq.commands.workers import worker_script
@@ -42,13 +43,23 @@ def usable_port(settings: Settings) -> int:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
-                f"port {port} is in use by another program; choose another one: DTQ_API_PORT={_next(port)}"
+                f"port {port} is in use by another program; choose another one: DTQ_API_PORT={_free(address, port)}"
             ) from error
         raise ConfigurationError(f"cannot listen on {where}: {error.strerror or error}") from error
 
 
-def _next(port: int) -> int:
-    return port + 10 if port < 65_000 else port - 10
+def _free(address: tuple[Any, ...], port: int) -> int:
+    """Return a port near to one that is taken: the first free one of a few, else 0, which is any."""
+    step = 10 if port < 65_000 else -10
+    for candidate in range(port + step, port + 11 * step, step):
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address[0], candidate, *address[2:]))
+                return candidate
+        except OSError:
+            continue
+    return 0
 
 
 def bracketed(host: str) -> str:

@@ -24,7 +24,7 @@ WIDE, NARROW = (1440, 900), (390, 844)
 @contextmanager
 def _seeded() -> Iterator[tuple[WebServer, Demo, Client]]:
     program = find_program("valkey")
-    assert program is not None, "no server program; see CONTRIBUTING"
+    assert program is not None, "no server program; see docs/contributing.md"
     process = ServerProcess(program).start()
     try:
         settings = load_settings(env_file=None, redis_url=process.url, visibility_timeout_s=7200)
