@@ -208,7 +208,8 @@
       whole.checked = chosen.length > 0 && chosen.length === boxes.length;
       whole.indeterminate = chosen.length > 0 && chosen.length < boxes.length;
     }
-    put($("#chosen", form), chosen.length ? `${chosen.length} selected` : "None selected");
+    const told = $("#chosen", form); // not there where nothing can be done: no rows, or a viewer who may only look
+    if (told) put(told, chosen.length ? `${chosen.length} selected` : "None selected");
     for (const button of $$("button[data-needs-rows]", form)) button.disabled = !chosen.length;
     form.classList.add("scripted");
     form.classList.toggle("active", chosen.length > 0);

@@ -121,6 +121,15 @@ def submit(page: Any, task_type: str, payload: str = "{}", **fields: str) -> str
     return str(page.url.rpartition("/")[2])
 
 
+def test_no_page_of_an_empty_server_stumbles(open_page: Callable[..., Any]) -> None:
+    page = open_page("/")
+    start = page.url.rstrip("/")
+    for path in ("queues", "tasks", "failures", "dead", "workers", "messages", "events", "audit", "bulk", "settings"):
+        assert page.goto(f"{start}/{path}").ok
+        assert page.inner_text("h1")
+        assert open_page.said == [], path
+
+
 # --- doing ------------------------------------------------------------------------------------------------------------
 
 
