@@ -26,13 +26,13 @@ run: $(VENV)/.installed  ## everything on this machine: server, web, worker; Ctr
 	@$(BIN)/flask dtq up $(ARGS)
 
 test: $(VENV)/.installed-dev  ## the tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(ARGS)
 
 coverage: $(VENV)/.installed-dev  ## the tests, with coverage
 	@$(BIN)/python -m pytest --cov=dtq $(ARGS)
 
 test-slow: $(VENV)/.installed-dev  ## the tests that take tens of seconds each
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow --timeout 300 $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup -m slow --timeout 300 $(ARGS)
 
 test-long: $(VENV)/.installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)

@@ -255,6 +255,7 @@ def test_after_a_kill_of_up_itself_the_next_one_works(up, wait_until):
     assert_nothing_is_left()
 
 
+@pytest.mark.slow
 def test_after_a_kill_of_up_nothing_goes_on_for_long(up, wait_until):
     stack = up("--json", DTQ_WORKER_PROCESSES="2").ready()
     stack.process.kill()
@@ -299,6 +300,7 @@ def test_handlers_of_the_directory_are_used_though_dtq_is_elsewhere(up):
     assert "worker | in the handler" in stack.log
 
 
+@pytest.mark.slow
 def test_a_module_without_any_handler_is_warned_about(up, wait_until):
     Path("mine.py").write_text("from dtq import task\n")
     stack = up("--json", DTQ_TASKS="mine").ready()
@@ -319,6 +321,7 @@ def test_the_first_words_offer_nothing_that_would_fail():
     assert '"echo_task"' in curl_lines(url, [], load_settings(env_file=None))[0]
 
 
+@pytest.mark.slow
 def test_handlers_that_cannot_be_loaded_end_it_with_78(up):
     stack = up(DTQ_TASKS="no_such_module")
     assert stack.end() == 78
@@ -327,6 +330,7 @@ def test_handlers_that_cannot_be_loaded_end_it_with_78(up):
     assert_nothing_is_left()
 
 
+@pytest.mark.slow
 def test_sec_01_a_redis_elsewhere_is_used_and_left_alone_and_its_password_never_shown(up, server_factory):
     server = server_factory(tcp=True, options=("--requirepass", "s3cr/t"))
     where = f"127.0.0.1:{server.port}/0"

@@ -180,6 +180,7 @@ def test_what_happens_in_masses_is_drawn_twice_a_second_at_most(
     wait_until(lambda: f"{number:,}" in browser.content, what="the last of them", timeout_s=30)
 
 
+@pytest.mark.slow
 def test_while_redis_is_away_tabs_are_told_and_then_they_catch_up(
     server_factory: ServerFactory, wait_until: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
