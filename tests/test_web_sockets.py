@@ -238,7 +238,7 @@ def test_ws_02_fifty_clients_that_never_read_slow_no_post_and_end(
     calm = median_post_s(web)
     with contextlib.ExitStack() as stack:
         normal = stack.enter_context(opened(web.port, f"/ws/events?task_id={task_id}"))
-        threads, memory = status_of(web, "Threads"), status_of(web, "VmRSS")
+        memory = status_of(web, "VmRSS")
         stuck = [stack.enter_context(opened(web.port, receive_buffer=4096)) for _ in range(50)]
         assert answer_to(web.port) == (429, "TOO_MANY_WEBSOCKETS")
         lags, growth, posts = [], 0, []
@@ -258,7 +258,7 @@ def test_ws_02_fifty_clients_that_never_read_slow_no_post_and_end(
         assert statistics.median(lags) < 1
         assert statistics.median(posts) < max(0.5, 20 * calm)
         assert growth < 40 * 1024  # KiB; about 10 where it was measured
-        wait_until(lambda: status_of(web, "Threads") <= threads + 5 or probe(web), what="the others' end", timeout_s=30)
+        wait_until(lambda: probe(web), what="the others' end", timeout_s=60)
         for client in stuck:
             assert client.end(20) is None
         assert normal.frames(1, timeout_s=0.1) == []
