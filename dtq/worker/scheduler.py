@@ -27,8 +27,9 @@ RECONCILE_BATCH = 200
 RECONCILE_INTERVAL_S = 1.0
 RECONCILE_BUSY_S = 0.1
 """While there is more to look at: 10 000 tasks in ten seconds."""
-CHECK_INTERVAL_S = 2.0
-"""Between two looks whether any queue holds less than it should."""
+CHECK_INTERVAL_S = 3.5
+"""Between two looks whether any queue holds less than it should. With the tick and both bells, a worker that leads and
+has nothing to do sends two commands a second."""
 RECONCILE_REST_S = 20.0
 """Between two rounds of the reconciler over all tasks that have not ended."""
 LONGEST_SLEEP_S = 10.0
@@ -47,6 +48,8 @@ class Scheduler(Service):
         self._leads = threading.Event()
         self._reclaim_wanted = True
         """The tick looks for ended leases, and rings."""
+        self._promote_at = 0.0
+        self._due_at = 0.0
         self._sweep_at = 0.0
         self._sample_at = 0.0
         self._reconcile_at = 0.0
@@ -57,7 +60,7 @@ class Scheduler(Service):
         """Begin or cease to lead: the ticker has asked for the lock."""
         if leads and not self._leads.is_set():
             log.debug("this worker leads: it promotes, reclaims and sweeps")
-            self._reclaim_wanted = True
+            self._reclaim_wanted, self._promote_at = True, 0.0
             self._leads.set()
         elif not leads and not self._stop.is_set():
             self._leads.clear()
@@ -71,10 +74,8 @@ class Scheduler(Service):
         """Do what is due, then sleep until something is. Raises RedisUnavailable."""
         if not self._leads.wait(LONGEST_SLEEP_S) or self._stop.is_set():
             return True
-        promotion = self._upkeep.promote(limit=PROMOTE_BATCH)
-        self._state.outage.over()
-        more = promotion.moved >= PROMOTE_BATCH
         now = time.monotonic()
+        more = self._promote() if now >= self._promote_at else False
         if self._reclaim_wanted:
             self._reclaim_wanted = self._upkeep.reclaim(limit=RECLAIM_BATCH) >= RECLAIM_BATCH
             more = more or self._reclaim_wanted
@@ -94,7 +95,7 @@ class Scheduler(Service):
         if more:
             self._stop.wait(YIELD_S)
         else:
-            self._sleep(promotion.next_due_s)
+            self._sleep()
         return True
 
     def finish(self) -> None:
@@ -104,20 +105,36 @@ class Scheduler(Service):
         except RedisUnavailable:
             log.info("could not resign; the leader's lock ends by itself")
 
-    def _sleep(self, next_due_s: float | None) -> None:
-        sleep_s = min(LONGEST_SLEEP_S, min(self._check_at, self._reconcile_at) - time.monotonic())
-        if next_due_s is not None:
-            sleep_s = min(sleep_s, next_due_s)
+    def _promote(self) -> bool:
+        """Move what is due. Returns whether there may be more."""
+        promotion = self._upkeep.promote(limit=PROMOTE_BATCH)
+        self._state.outage.over()
+        if promotion.moved >= PROMOTE_BATCH:
+            return True
+        now, next_s = time.monotonic(), promotion.next_due_s
+        self._promote_at = now + LONGEST_SLEEP_S
+        self._due_at = (
+            self._promote_at + CHECK_INTERVAL_S
+        )  # nothing is due soon: no reason to wake apart from the checks
+        if next_s is not None and next_s < LONGEST_SLEEP_S:
+            self._promote_at = self._due_at = now + next_s
+        return False
+
+    def _sleep(self) -> None:
+        sleep_s = min(self._due_at, self._check_at, self._reconcile_at) - time.monotonic()
         if sleep_s > 0:
             try:
-                self._reclaim_wanted = self._bell.wait(sleep_s)
+                rung = self._bell.wait(sleep_s)
             except Interrupted:  # this worker stops
                 return
+            if rung:
+                self._reclaim_wanted, self._promote_at = True, 0.0
 
     def _reconcile(self) -> float:
         """Do one step. Returns how long to wait for the next, seconds."""
         done = self._upkeep.reconcile(limit=RECONCILE_BATCH)
         if done.repaired:
+            self._promote_at = self._due_at = 0.0  # what was put back into the schedule may be due
             self._repaired.add(done.repaired, {})
         self._repaired.flush()
         if done.repaired >= RECONCILE_BATCH // 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 
 import pytest
@@ -209,7 +210,16 @@ def test_connections_that_are_killed_are_made_again(server, start, connect):
 
 
 @pytest.mark.slow
-def test_redis_12_an_idle_worker_logs_nothing(server, start, caplog):
-    start(server.safe_url)
-    time.sleep(7)
+def test_redis_12_an_idle_worker_logs_nothing_and_asks_redis_twice_a_second(server, start, caplog):
+    start(server.safe_url, visibility_timeout_s=30)
+    time.sleep(3)
+    before, began = _sent(server), time.monotonic()
+    time.sleep(15)
+    assert (_sent(server) - before) / (time.monotonic() - began) < 2.3, "1.9 where nothing else runs"
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def _sent(server):
+    """What clients have sent that a worker sends: scripts, and reads of its bells."""
+    statistics = server.call("INFO", "commandstats").decode()
+    return sum(int(calls) for calls in re.findall(r"cmdstat_(?:evalsha|eval|xreadgroup|fcall):calls=(\d+)", statistics))
