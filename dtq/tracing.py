@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, where the process uses it (`pip install dtq[otel]`): one for sending, one for each run.
+"""Spans of OpenTelemetry, where the process uses it (the extra `dtq[otel]`): one for sending, one for each run.
 
 dtq imports nothing of it. Who uses OpenTelemetry has imported it and set up a tracer provider, in the module of the
 tasks or by `opentelemetry-instrument`; a process that has not pays one look into a dict for each task.

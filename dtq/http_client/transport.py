@@ -61,7 +61,9 @@ class Transport:
         try:
             import requests
         except ImportError as error:
-            raise ConfigurationError("dtq.http_client needs requests: pip install 'dtq[http]'") from error
+            raise ConfigurationError(
+                "dtq.http_client needs requests, the extra dtq[http]: pip install requests"
+            ) from error
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise ConfigurationError("the URL of a dtq server looks like https://queue.example.com:8000")
