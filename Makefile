@@ -3,6 +3,8 @@
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
+# What is compiled once need not be compiled by each of the hundreds of processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin

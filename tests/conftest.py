@@ -79,18 +79,19 @@ def redis_server(request: pytest.FixtureRequest, server_process: Callable[[str],
     return server_process(request.param)
 
 
+def _reset(server: Server) -> None:
+    """Make the settings of a server that tests share what they were: some limit its memory, or let it evict."""
+    server.pipeline([("CONFIG", "SET", "maxmemory", 0), ("CONFIG", "SET", "maxmemory-policy", "noeviction")])
+
+
 def _clean(process: ServerProcess) -> Iterator[Server]:
     server = Server.connect(process.url)
-    server.pipeline(
-        [
-            ("FLUSHALL",),
-            ("CONFIG", "SET", "maxmemory", 0),
-            ("CONFIG", "SET", "maxmemory-policy", "noeviction"),
-        ]
-    )
+    server.call("FLUSHALL")
+    _reset(server)
     try:
         yield server
     finally:
+        _reset(server)  # not all who come next begin here
         server.close()
 
 
