@@ -13,6 +13,7 @@ from dtq.deadletters import DeadFilter
 from dtq.errors import DeadLetterNotFound, InvalidTask, TaskNotFound
 from dtq.model import Actor, Task
 from dtq.queries import Queries
+from dtq.redisio import Server
 from dtq.states import Status
 from dtq.taskfilter import TaskFilter
 from dtq.taskquery import parse
@@ -27,6 +28,7 @@ class Operators:
     bulk: BulkJobs
     control: Control
     queries: Queries
+    server: Server
 
     # --- one task -----------------------------------------------------------------------------------------------------
 
@@ -112,7 +114,7 @@ class Operators:
             faults = [{"pointer": "/q", "message": f"{one.text}: {one.problem}"} for one in query.problems]
             if faults:
                 raise InvalidTask(f"q: {faults[0]['message']}", errors=faults)
-            wanted = TaskFilter.of(query, self.queries.now())
+            wanted = TaskFilter.of(query, self.server.now())
         return BulkWish(action="task.cancel", tasks=wanted, rate=rate)
 
     def begin_bulk(self, wish: BulkWish, *, actor: Actor = PROGRAM) -> BulkJob:

@@ -209,8 +209,7 @@ class Queries:
 
     def _indexes(self, wanted: TaskFilter) -> list[tuple[str, str]]:
         queues = [wanted.queue] if wanted.queue is not None else self.queue_names()
-        statuses = [wanted.status] if wanted.status is not None else wanted.statuses or list(Status)
-        return [(queue, status.value) for queue in queues for status in statuses]
+        return [(queue, status.value) for queue in queues for status in wanted.chosen]
 
     def _ids(
         self, indexes: Sequence[tuple[str, str]], place: tuple[str, str], limit: int, after: float | None
@@ -241,11 +240,6 @@ class Queries:
             except (NewerSchema, Undecodable):
                 yield place, None
 
-    def now(self) -> float:
-        """Return the time on Redis's clock, to which all stored times belong, in seconds since the epoch."""
-        seconds, microseconds = self._server.call("TIME")
-        return int(seconds) + int(microseconds) / 1e6
-
     # --- queues -------------------------------------------------------------------------------------------------------
 
     def queue_names(self) -> list[str]:
@@ -264,8 +258,7 @@ class Queries:
     def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
         """Return these queues, or every queue, by name."""
         names = self.queue_names() if names is None else names
-        clock = self._server.call("TIME")
-        now = int(clock[0]) + int(clock[1]) / 1e6
+        now = self._server.now()
         infos: list[QueueInfo] = []
         for start in range(0, len(names), QUEUES_A_SCRIPT):
             chunk = names[start : start + QUEUES_A_SCRIPT]

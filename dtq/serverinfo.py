@@ -77,8 +77,7 @@ class QuietTime:
             self._since = now - uptime_s if self._server.last_failure is None else now
         if self._watch_clock:
             asked_at = time.monotonic()
-            seconds, micros = self._server.call("TIME")
-            self.note_time(int(seconds) + int(micros) / 1e6, asked_at)
+            self.note_time(self._server.now(), asked_at)
         return max(0, round((now - self._since) * 1000))
 
     def note_time(self, redis_s: float, asked_at: float) -> None:

@@ -92,7 +92,7 @@ def test_without_an_index_all_records_are_looked_at_in_bounded_steps(
     chosen = engine.submit_many(30, tags=["bad"], task_type="mail.send")
     others = engine.submit_many(2 * MOST_LOOKED_AT)
     chosen += engine.submit_many(130, tags=["bad"], task_type="mail.send")
-    wanted = TaskFilter.of(parse("tag:bad type:mail.*"), engine.queries.now())
+    wanted = TaskFilter.of(parse("tag:bad type:mail.*"), engine.server.now())
     monkeypatch.setattr(matching, "MOST_COUNTED", 400)
     job = begin(engine, wanted)
     assert (job.total, job.total_exact) == (130, False), "the newest only are counted"
@@ -119,8 +119,8 @@ def test_without_an_index_all_records_are_looked_at_in_bounded_steps(
 
 def test_only_those_of_the_time_that_is_asked_for_are_cancelled(server: Server) -> None:
     engine = Engine(server)
-    old, after = engine.submit_many(30), engine.queries.now()
-    middle, before = engine.submit_many(30), engine.queries.now()
+    old, after = engine.submit_many(30), engine.server.now()
+    middle, before = engine.submit_many(30), engine.server.now()
     new = engine.submit_many(30)
     assert told(run(engine, TaskFilter(created_after=after, created_before=before))) == ("done", 30, 30, 0, 0)
     assert in_status(engine, S.CANCELLED, middle) == 30

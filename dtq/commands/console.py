@@ -174,8 +174,7 @@ def connect() -> Client:
 
 def redis_now(client: Client) -> float:
     """Return the time on Redis's clock, to which all stored times belong."""
-    seconds, micros = client.server.call("TIME")
-    return int(seconds) + int(micros) / 1e6
+    return client.server.now()
 
 
 def actor(reason: str = "") -> Actor:

@@ -218,8 +218,7 @@ class Redis:
                     return False
             if self._failure is not None:
                 raise self._failure
-        seconds, micros = self._server.call("TIME")
-        self._since = int(seconds) + int(micros) / 1e6
+        self._since = self._server.now()
         return True
 
     def stop(self) -> None:

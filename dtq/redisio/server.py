@@ -75,6 +75,14 @@ class Server:
         raise_inner(reply, pool.route.where)
         return reply
 
+    def now(self) -> float:
+        """Return the time on Redis's clock, to which all stored times belong, in seconds since the epoch.
+
+        Raises what `call` raises.
+        """
+        seconds, microseconds = self.call("TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
     def pipeline(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
         """Send several commands in one write and return their replies, read in one go.
 

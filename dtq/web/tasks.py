@@ -89,8 +89,8 @@ def index() -> Response:
     `looked_at` says how many tasks it has looked at.
     """
     query = read_query(TaskListQuery)
-    queries = engine().client.queries
-    page = queries.tasks(query.chosen(queries.now), query.limit, query.cursor)
+    client = engine().client
+    page = client.queries.tasks(query.chosen(client.server.now), query.limit, query.cursor)
     shown = [task.as_json(brief=True) for task in page.tasks]
     return answer({"tasks": shown, "next_cursor": page.next_cursor, "looked_at": page.looked_at})
 
@@ -165,7 +165,7 @@ def cancel_many() -> Response:
     Those that run are told. Tasks that come after the call are left alone.
     """
     body = read_options(TaskCancelBody)
-    tasks = body.filter.chosen(engine().client.queries.now)
+    tasks = body.filter.chosen(engine().client.server.now)
     return carry_out(BulkWish(action="task.cancel", tasks=tasks, rate=body.rate), body)
 
 

@@ -25,8 +25,7 @@ def check(settings: Settings) -> int:
     try:
         server = Server.connect(_url(settings), namespace=settings.namespace)
         try:
-            clock = server.call("TIME")
-            now = int(clock[0]) + int(clock[1]) / 1e6
+            now = server.now()
             workers = Queries(server, settings).workers()
         finally:
             server.close()

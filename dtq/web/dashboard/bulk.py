@@ -28,7 +28,13 @@ TYPED_ABOVE = 1_000
 SAMPLES = 5
 RATES = (10, 50, 200, 1_000)
 
-VERBS = {"requeue": "Requeue", "discard": "Discard"}
+VERB = {
+    "dlq.requeue": "Requeue",
+    "dlq.discard": "Discard",
+    "dlq.purge": "Discard",
+    "queue.purge": "Cancel",
+    "task.cancel": "Cancel",
+}
 TOLD = {
     "dlq.requeue": "These tasks run again from the start. Their attempts begin anew, their history is kept.",
     "dlq.discard": "These tasks are given up. Their entries go; their records stay for their retention.",
@@ -43,7 +49,6 @@ PAST = {
     "queue.purge": "Cancelled",
     "task.cancel": "Cancelled",
 }
-VERB = {"Requeued": "Requeue", "Discarded": "Discard", "Cancelled": "Cancel"}
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -61,8 +66,8 @@ def ask(reads: Reads, asked: Asked) -> Context | WerkzeugResponse:
         return back(Said(kind="failed", text="Select some dead letters first, or all that match."), to)
     total, samples, _ = engine().client.preview(wish, SAMPLES)
     return {
-        "title": f"{VERBS[verb]} {plural(total, 'dead letter')}",
-        "verb": VERBS[verb],
+        "title": f"{VERB[wish.action]} {plural(total, 'dead letter')}",
+        "verb": VERB[wish.action],
         "verb_key": verb,
         "told": TOLD[wish.action],
         "total": total,
@@ -104,11 +109,10 @@ def do(**_: str) -> Said | WerkzeugResponse:
     to = own_path(form.get("to", "/dead"))
     if wish is None:
         return back(Said(kind="failed", text="Nothing was selected."), to)
-    rate = form.get("rate", "")
-    wish = replace(wish, rate=float(rate) if rate in map(str, RATES) else None)
+    wish = replace(wish, rate=chosen_rate())
     if wish.wanted is not None:
         total = engine().client.bulk.count(wish)[0]
-        if total > TYPED_ABOVE and re.sub(r"\D", "", form.get("number", "")) != str(total):
+        if total > TYPED_ABOVE and typed_number() != str(total):
             return back(Said(kind="failed", text=f"Nothing was done: type the number, {total:,}, to confirm."), to)
     return carry_out(wish, to)
 
@@ -168,8 +172,7 @@ def index(reads: Reads, asked: Asked) -> Context:
 def show(reads: Reads, asked: Asked, bulk_id: str) -> Context:
     """Show how far a bulk job is."""
     job = reads.client.bulk.get(_checked(bulk_id))
-    verb = VERB[PAST[job.wish.action]]
-    return {"title": "Bulk job", "job": job, "verb": verb, "outcome": outcome(job)}
+    return {"title": "Bulk job", "job": job, "verb": VERB[job.wish.action], "outcome": outcome(job)}
 
 
 def _wish(verb: str, ids: Sequence[str], q: str, everything: bool, now: float) -> BulkWish | None:
@@ -182,6 +185,17 @@ def _wish(verb: str, ids: Sequence[str], q: str, everything: bool, now: float) -
         return BulkWish(action=actions[verb], wanted=dead_filter(query, now))
     chosen = chosen_ids(ids)
     return BulkWish(action=actions[verb], task_ids=chosen) if chosen and not everything else None
+
+
+def chosen_rate() -> float | None:
+    """Return at most how many a second the form asks for; None for as many as can be."""
+    rate = request.form.get("rate", "")
+    return float(rate) if rate in map(str, RATES) else None
+
+
+def typed_number() -> str:
+    """Return the digits of the number that was typed to confirm."""
+    return re.sub(r"\D", "", request.form.get("number", ""))
 
 
 def chosen_ids(given: Sequence[str]) -> list[str]:

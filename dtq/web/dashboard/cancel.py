@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 from flask import request
@@ -16,7 +15,16 @@ from dtq.taskfilter import TaskFilter
 from dtq.taskquery import parse
 from dtq.web.auth import actor
 from dtq.web.dashboard.action import action, back
-from dtq.web.dashboard.bulk import RATES, SAMPLES, TOLD, TYPED_ABOVE, carry_out, chosen_ids
+from dtq.web.dashboard.bulk import (
+    RATES,
+    SAMPLES,
+    TOLD,
+    TYPED_ABOVE,
+    carry_out,
+    chosen_ids,
+    chosen_rate,
+    typed_number,
+)
 from dtq.web.dashboard.flash import Said, own_path
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
@@ -59,7 +67,7 @@ def do() -> Said | WerkzeugResponse:
 def ask_all(reads: Reads, asked: Asked) -> Context | WerkzeugResponse:
     """Show how many tasks match, some of them, and what would be passed over. What comes later is not among them."""
     allow_page("destructive")
-    q, to, at = asked.get("q", ""), own_path(asked.get("back", "/tasks")), reads.client.queries.now()
+    q, to, at = asked.get("q", ""), own_path(asked.get("back", "/tasks")), reads.client.server.now()
     wanted = _wanted(q, at)
     if wanted is None:
         return back(Said(kind="failed", text="Nothing can be done for a query that is not understood in full."), to)
@@ -86,14 +94,13 @@ def do_all() -> Said | WerkzeugResponse:
     """Cancel all that matched when it was asked for, and that still do."""
     form, client = request.form, engine().client
     to = own_path(form.get("to", "/tasks"))
-    wanted = _wanted(form.get("q", ""), _moment(form.get("at", ""), client.queries.now()))
+    wanted = _wanted(form.get("q", ""), _moment(form.get("at", ""), client.server.now()))
     if wanted is None:
         return back(Said(kind="failed", text="Nothing was done: the query is not understood in full."), to)
-    rate = form.get("rate", "")
-    wish = BulkWish(action="task.cancel", tasks=wanted, rate=float(rate) if rate in map(str, RATES) else None)
+    wish = BulkWish(action="task.cancel", tasks=wanted, rate=chosen_rate())
     total, exact = client.bulk.count(wish)
     if total > TYPED_ABOVE or not exact:
-        typed = re.sub(r"\D", "", form.get("number", ""))[:15]
+        typed = typed_number()[:15]
         if not typed or typed != form.get("shown", "") or total > GROWTH * int(typed):
             text = f"Nothing was done: {total:,} match now; type the number that is shown to confirm."
             return back(Said(kind="failed", text=text), to)

@@ -75,8 +75,8 @@ class Clock:
         with self._lock:
             fresh = time.monotonic() - self._asked_at < CLOCK_FRESH_S
         if not fresh:
-            seconds, microseconds = client.server.call("TIME")
+            at = client.server.now()
             with self._lock:
-                self._ahead_s = int(seconds) + int(microseconds) / 1e6 - time.time()
+                self._ahead_s = at - time.time()
                 self._asked_at = time.monotonic()
         return time.time() + self._ahead_s
