@@ -2,8 +2,10 @@
 their time: a stream that was deleted by hand is noticed within seconds, not by the next round of the reconciler. Rings
 where work waits, for the case that a token was lost with the worker that took it.
 all: '1' when the items are all queues there are: only then the schedule can be compared.
-Returns {tasks that the schedule lacks, keys of bands that are no streams, queue, tasks without an entry, queue, ...}: queues without a gap are left out.
+Returns {tasks that the schedule lacks, keys of bands that are no streams, queue, tasks without an entry, queue, ...}:
+queues without a gap are left out.
 ]]
+--@include band
 --@args all
 --@items queue
 
@@ -19,8 +21,9 @@ for at = ITEMS, #ARGV, ITEM do
   if live > 0 then
     local entries = 0
     for band = 0, 9 do
-      local length = redis.pcall('XLEN', key.stream(queue, band))
-      if type(length) == 'number' then entries = entries + length else foreign[#foreign + 1] = key.stream(queue, band) end
+      local length, is_foreign = band_length(queue, band)
+      entries = entries + length
+      if is_foreign then foreign[#foreign + 1] = key.stream(queue, band) end
     end
     if entries < live then
       gaps[#gaps + 1] = queue

@@ -30,7 +30,7 @@ for _, id in ipairs(due) do
   else
     redis.call('ZREM', key.schedule(), id)
     seq = seq + 1
-    local entry = redis.pcall('XADD', key.stream(queue, band), '*', 'id', id, 'seq', seq, 'attempt', (attempt or 0) + 1)
+    local entry = add_ticket(id, queue, band, seq, (attempt or 0) + 1, redis.pcall)
     if entry.err then  -- something else has put a key in the place of the stream: the others do not wait for it
       redis.call('ZADD', key.schedule(), text(now_ms + 5000), id)
     else

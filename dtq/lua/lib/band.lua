@@ -2,6 +2,8 @@
 and the other queues, must not stand still with it. The leader says so (check_queues). ]]
 
 local function band_length(queue, band)
+  --[[ Returns the length, and whether the key is no stream. ]]
   local length = redis.pcall('XLEN', key.stream(queue, band))
-  return type(length) == 'number' and length or 0
+  if type(length) == 'number' then return length, false end
+  return 0, true
 end

@@ -2,8 +2,10 @@
 forged one and one whose task has moved on are told from the real one without looking further. ]]
 --@include clock
 
-local function add_ticket(task_id, queue, band, seq, attempt)
-  return redis.call('XADD', key.stream(queue, band), '*', 'id', task_id, 'seq', text(seq), 'attempt', text(attempt))
+local function add_ticket(task_id, queue, band, seq, attempt, call)
+  --[[ call: redis.pcall for who goes on without it; what fails is then returned. ]]
+  return (call or redis.call)('XADD', key.stream(queue, band), '*', 'id', task_id, 'seq', text(seq), 'attempt',
+    text(attempt))
 end
 
 local function names_entry(entry)
