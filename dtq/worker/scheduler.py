@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -49,7 +50,9 @@ class Scheduler(Service):
         self._reclaim_wanted = True
         """The tick looks for ended leases, and rings."""
         self._promote_at = 0.0
+        """When to look at the schedule again, at the latest."""
         self._due_at = 0.0
+        """When the next task is due, as far as is known."""
         self._sweep_at = 0.0
         self._sample_at = 0.0
         self._reconcile_at = 0.0
@@ -111,16 +114,13 @@ class Scheduler(Service):
         self._state.outage.over()
         if promotion.moved >= PROMOTE_BATCH:
             return True
-        now, next_s = time.monotonic(), promotion.next_due_s
-        self._promote_at = now + LONGEST_SLEEP_S
-        self._due_at = (
-            self._promote_at + CHECK_INTERVAL_S
-        )  # nothing is due soon: no reason to wake apart from the checks
-        if next_s is not None and next_s < LONGEST_SLEEP_S:
-            self._promote_at = self._due_at = now + next_s
+        now = time.monotonic()
+        self._due_at = math.inf if promotion.next_due_s is None else now + promotion.next_due_s
+        self._promote_at = min(self._due_at, now + LONGEST_SLEEP_S)
         return False
 
     def _sleep(self) -> None:
+        # Where nothing is due, promoting waits for the next check: no wake-up of its own
         sleep_s = min(self._due_at, self._check_at, self._reconcile_at) - time.monotonic()
         if sleep_s > 0:
             try:
