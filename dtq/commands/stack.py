@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.client
 import os
@@ -35,30 +36,31 @@ def usable_port(settings: Settings) -> int:
     host, port = settings.api_host, settings.api_port
     where = f"DTQ_API_HOST={host} DTQ_API_PORT={port}"
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            return int(probe.getsockname()[1])
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return _bound(family, address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
-                f"port {port} is in use by another program; choose another one: DTQ_API_PORT={_free(address, port)}"
+                f"port {port} is in use by another program; choose another one: DTQ_API_PORT={_free(family, address)}"
             ) from error
         raise ConfigurationError(f"cannot listen on {where}: {error.strerror or error}") from error
 
 
-def _free(address: tuple[Any, ...], port: int) -> int:
+def _bound(family: int, address: tuple[Any, ...]) -> int:
+    """Listen nowhere, but try whether one could; return the port. Raises OSError."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        return int(probe.getsockname()[1])
+
+
+def _free(family: int, address: tuple[Any, ...]) -> int:
     """Return a port near to one that is taken: the first free one of a few, else 0, which is any."""
+    host, port, *rest = address
     step = 10 if port < 65_000 else -10
     for candidate in range(port + step, port + 11 * step, step):
-        try:
-            with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((address[0], candidate, *address[2:]))
-                return candidate
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            return _bound(family, (host, candidate, *rest))
     return 0
 
 

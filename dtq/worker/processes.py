@@ -19,7 +19,7 @@ LONGEST_PAUSE_S = 30.0
 HEALTHY_S = 60.0
 """A child that lived for so long begins again with the first pause."""
 POLL_S = 0.1
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_SIGNALS: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDS_BY_ITSELF = frozenset({ExitCode.CLEAN, ExitCode.HANDED_BACK, ExitCode.BURST_WITH_FAILURES})
 _HOPELESS = frozenset({ExitCode.CONFIGURATION, ExitCode.REDIS_AWAY})
 """What a first start ends with when the next one would end the same."""
@@ -46,14 +46,15 @@ class Processes:
         self._children = [_Child(index) for index in range(1, number + 1)]
         self._stopping = False
         self._signals: list[int] = []
+        self._taken = _SIGNALS
         self._code = 0
 
     def run(self) -> int:
         """Keep the children running until all have ended for good. Returns the worst of their exit codes."""
-        for number in _SIGNALS:
-            signal.signal(number, self._note)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started by nohup
-            signal.signal(signal.SIGHUP, self._note)
+            self._taken = (*_SIGNALS, signal.SIGHUP)
+        for number in self._taken:
+            signal.signal(number, self._note)
         while not all(child.done for child in self._children):
             self.step()
             time.sleep(POLL_S)
@@ -86,22 +87,20 @@ class Processes:
 
     def _start(self, child: _Child) -> None:
         # A signal between the fork and the child's own handlers would be noted in a copy of this object, and lost
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
         pid = os.fork()
         if pid == 0:
             self._be_child(child.number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._taken)
         child.pid, child.started_at = pid, time.monotonic()
         child.starts += 1
 
     def _be_child(self, number: int) -> None:
         code = int(ExitCode.CRASHED)
         try:
-            for which in _SIGNALS:
+            for which in self._taken:
                 signal.signal(which, signal.SIG_DFL)
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-                signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._taken)
             os.setpgid(0, 0)  # Ctrl-C reaches the parent only, which passes one signal on, not two
             code = self._run(number)
         except BaseException:
