@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from benchmarks.handler import payload
@@ -49,9 +49,7 @@ def priority(scale: float) -> Figures:
             sent.append(given["sent"])
             client.submit("bench", given, priority=9)
             time.sleep(0.01)
-        wanted = set(sent)
-        wait_for(lambda: wanted <= {mark[1] for mark in found.record.marks()}, 60, "the last p9 task", pause_s=1.0)
-        delays = [(start - at) / 1e6 for start, at in found.record.marks() if at in wanted]
+        delays = [delay_s * 1e3 for delay_s in _delays_s(found, sent)]
         drained = found.record.count()
     return {"p50 ms": percentile(delays, 0.5), "p99 ms": percentile(delays, 0.99), "p0 drained meanwhile": drained}
 
@@ -69,10 +67,15 @@ def long_tasks(scale: float) -> Figures:
             sent.append(given["sent"])
             client.submit("compute", given, priority=9)
             time.sleep(1.1)
-        wanted = set(sent)
-        wait_for(lambda: wanted <= {mark[1] for mark in found.record.marks()}, 60, "the last p9 task", pause_s=0.5)
-        delays = [(start - at) / 1e9 for start, at in found.record.marks() if at in wanted]
+        delays = _delays_s(found, sent)
     return {"longest of a task": max(delays), "median of a task": percentile(delays, 0.5)}
+
+
+def _delays_s(found: Stand, sent: Sequence[int]) -> list[float]:
+    """Wait until all that was sent at these times has started; return how long each took."""
+    wanted = set(sent)
+    wait_for(lambda: wanted <= {mark[1] for mark in found.record.marks()}, 60, "the last p9 task", pause_s=1.0)
+    return [(start - at) / 1e9 for start, at in found.record.marks() if at in wanted]
 
 
 def many_workers(scale: float) -> Figures:

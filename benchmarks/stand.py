@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,15 @@ class Stand:
         """Run a worker of a system; `arguments` are added to its command."""
         command = [*system.worker(python_of(system.name), slots), *arguments]
         variables = self.environment(system, **{systems.SLOTS: str(slots)}, **environment)
-        with (self.directory / f"{system.name}.log").open("ab") as log:
+        with self.running(command, variables, system.name) as processes:
+            yield processes
+
+    @contextmanager
+    def running(
+        self, command: Sequence[str], variables: Mapping[str, str], name: str, patience_s: float = 10.0
+    ) -> Iterator[Processes]:
+        """Run a program of the project, its output in the log of that name. patience_s: for its orderly end."""
+        with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command, env=variables, cwd=PROJECT, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -108,7 +116,7 @@ class Stand:
         try:
             yield processes
         finally:
-            processes.end()
+            processes.end(patience_s)
 
     # --- the server ---------------------------------------------------------------------------------------------------
 

@@ -100,17 +100,9 @@ def _dtq(stand: Stand) -> _Started:
 def _serving(
     stand: Stand, command: list[str], variables: dict[str, str], port: int, path: str
 ) -> Iterator[tuple[str, Processes]]:
-    with (stand.directory / "http.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, env=variables, cwd=PROJECT, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-    server = Processes(process)
-    try:
+    with stand.running(command, variables, "http", patience_s=30) as server:
         wait_for(lambda: all(_answers(port) for _ in range(4 * PROCESSES)), 60, "the web server", pause_s=0.2)
         yield f"http://127.0.0.1:{port}{path}", server
-    finally:
-        server.end(30)
 
 
 def _answers(port: int) -> bool:
