@@ -10,7 +10,7 @@ import pytest
 from dtq.encoding import accepted_task
 from dtq.states import Status
 from dtq.submission import Submission
-from tests.chaos.count import Reckoning, _check
+from tests.chaos.count import Reckoning, _check, story
 from tests.support.ledger import read as read_ledger
 
 DONE = accepted_task("t1", Submission(task_type="quick"), 1_000_000_000_000)._replace(
@@ -73,6 +73,16 @@ def test_failures_and_crashes_beyond_their_maximum_are_found(result):
     check(DONE._replace(crashes=4), {}, result)
     assert len(result.beyond_maximum) == 2
     assert not result.good
+
+
+def test_the_story_of_what_went_wrong_is_told(ledger):
+    runs = read_ledger(ledger(("start", "t1", 1, 7, 1e6 + 1), ("start", "t1", 2, 8, 1e6 + 3.5)), {7: 1e6 + 2.25})
+    told = story(DONE._replace(finished_at=1e6 + 3), runs["t1"], {7: [1e6 + 1.5]}, {7: 1e6 + 2.25})
+    assert told.splitlines() == [
+        "t1 (quick): succeeded, finished at 3.000",
+        "  handler of attempt 1 in process 7: 1.000 to 2.250, stopped at 1.500, died at 2.250",
+        "  handler of attempt 2 in process 8: 3.500 to 3.500",
+    ]
 
 
 def test_what_is_wrong_is_told(result):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from dtq.model import ErrorInfo, Outcome
 from dtq.settings import load_settings
 from dtq.states import Disposition, Status
 from dtq.worker import messages
+from dtq.worker.isolation import IsolatedProcess
 from tests.support.workers import LocalWorker, Workers, make_claim
 
 TASKS = """
@@ -296,6 +298,41 @@ def test_a_process_that_cannot_start_fails_the_attempt(server, client, module, t
         assert run(client, "thread.echo").result == os.getpid()
     finally:
         made.stop(now=True)
+
+
+def test_a_worker_that_stood_still_while_the_process_started_leaves_the_task_to_others(worker, client, wait_until):
+    """The ticker has not heard yet that the claim is over when the process says that it is ready."""
+    job_of = {}
+    started = IsolatedProcess._ready_connection
+
+    def after_a_lease(self, job):
+        connection = started(self, job)
+        if job.claim.attempt == 1:
+            job_of[job.claim.task_id] = job
+            job.leased_at = -math.inf
+        return connection
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(IsolatedProcess, "_ready_connection", after_a_lease)
+        task_id = client.submit("iso.who").task_id
+        wait_until(lambda: task_id in job_of and not worker.state.holdings.holds(job_of[task_id]), what="it to be left")
+    assert worker.state.stats.stale == 1
+    assert client.get(task_id).status is Status.RUNNING  # until its lease is over
+    assert run(client, "iso.who").result["attempt"] == 1
+
+
+def test_a_task_that_was_cancelled_while_the_process_started_does_not_start(worker, client, wait_until):
+    started = IsolatedProcess._ready_connection
+
+    def cancelled_meanwhile(self, job):
+        connection = started(self, job)
+        job.stop()
+        return connection
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(IsolatedProcess, "_ready_connection", cancelled_meanwhile)
+        task = client.wait(client.submit("iso.who").task_id, 15)
+    assert (task.status, task.result) == (Status.CANCELLED, None)
 
 
 def test_the_word_of_another_task_is_not_taken_for_this_ones(worker, client):

@@ -18,10 +18,21 @@ from tests.support.workers import Unit, outcomes
 
 
 @pytest.fixture
-def unit():
-    made = Unit(timeout_grace_s=0.2, retry_base_delay=0.1)
-    yield made
-    made.stop()
+def make():
+    made = []
+
+    def unit(**options):
+        made.append(Unit(**options))
+        return made[-1]
+
+    yield unit
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def unit(make):
+    return make(timeout_grace_s=0.2, retry_base_delay=0.1)
 
 
 def test_a_task_runs_with_its_payload_and_context(unit):
@@ -128,6 +139,40 @@ def test_a_claim_that_was_lost_before_its_start_is_not_run(unit):
     assert ran == []
     assert len(unit.state.holdings) == 0
     assert unit.committer.backlog == 0
+
+
+def test_a_claim_whose_answer_came_after_its_lease_is_left_to_others(make, wait_until):
+    """A tick that went through meanwhile renewed what was held, and not what nobody knew of yet."""
+    unit = make(visibility_timeout_s=1.0, heartbeat_interval_s=0.2)
+    ran = []
+    unit.task("echo")(lambda payload, ctx: ran.append(1))
+    unit.broker.add("echo")
+    claim = unit.broker.claim
+
+    def late(*asked):
+        asked_at = time.monotonic()
+        batch = claim(*asked)
+        wait_until(lambda: time.monotonic() - asked_at > unit.state.lease_s, what="the end of the lease")
+        unit.ticker.step()
+        return batch
+
+    unit.broker.claim = late
+    unit.run_one()
+    assert ran == []
+    assert len(unit.state.holdings) == 0
+    assert (unit.state.stats.stale, unit.broker.named("commit")) == (1, [])
+
+
+def test_a_claim_that_was_renewed_is_run_however_old_it_is(unit):
+    ran = []
+    unit.task("echo")(lambda payload, ctx: ran.append(1))
+    unit.broker.add("echo")
+    unit.fetcher.step()
+    job = unit.state.holdings.jobs()[0]
+    job.claimed_at = job.leased_at = job.claimed_at - 2 * unit.state.lease_s
+    unit.ticker.step()
+    unit.pool.step()
+    assert ran == [1]
 
 
 def test_a_task_that_was_cancelled_before_its_start_is_not_run(unit):

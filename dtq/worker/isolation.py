@@ -65,8 +65,11 @@ class IsolatedProcess:
         began = time.monotonic()
         try:
             connection = self._ready_connection(job)
-            if connection is None:
+            if connection is None or job.cancelled:
                 return self._stopped(job, began)
+            if self._state.lease_may_be_over(job):  # this process stood still while the child started
+                self._state.leave_to_others(job)
+                return None
             belongs_to = trace.carried()
             told = None if belongs_to is None else belongs_to.as_json()
             claim = messages.claim_as_dict(job.claim)
@@ -196,9 +199,8 @@ class IsolatedProcess:
     def _left(self, job: Job) -> None:
         """The child took this worker for dead: the claim is over, or will be, for nobody renews it any more."""
         self.close()
-        if not job.released and self._state.holdings.remove(job):
-            self._state.stats.stale += 1
-            self._state.claims_over.add(1, ids(job))
+        if not job.released:
+            self._state.leave_to_others(job)
 
     def _outcome(self, job: Job, message: Mapping[str, Any]) -> Outcome:
         return messages.outcome_from_dict(job.claim, message["outcome"])

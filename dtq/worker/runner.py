@@ -151,8 +151,8 @@ class Runner:
         if job.lost:
             self._state.holdings.remove(job)
             return
-        if time.monotonic() - max(job.claimed_at, self._state.renewed_at) > self._state.lease_s:
-            self._leave_to_others(job)
+        if self._state.lease_may_be_over(job):
+            self._state.leave_to_others(job)
             return
         if job.cancelled:
             self._finish(job, verdict.cancelled(claim, 0, "the task was cancelled before it started"))
@@ -171,12 +171,6 @@ class Runner:
         outcome = self._call(job, handler, payload)
         if outcome is not None:
             self._finish(job, outcome)
-
-    def _leave_to_others(self, job: Job) -> None:
-        """This process stood still for longer than its lease: another worker may have the task by now."""
-        if self._state.holdings.remove(job):
-            self._state.stats.stale += 1
-            self._state.claims_over.add(1, ids(job))
 
     def _call(self, job: Job, handler: Handler, payload: Any) -> Outcome | None:
         """Run the handler. Returns None when nothing is to be recorded: the claim is over, or the job given back."""

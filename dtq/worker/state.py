@@ -27,12 +27,16 @@ Mode = Literal["running", "quiet", "draining"]
 class Job:
     """A claim on its way through this worker: from the fetcher through a runner to the committer."""
 
-    __slots__ = ("cancelled", "claim", "claimed_at", "context", "lost", "outcome", "ran_s", "released", "started_at")
+    __slots__ = (
+        "cancelled", "claim", "claimed_at", "context", "leased_at", "lost", "outcome", "ran_s", "released", "started_at"
+    )  # fmt: skip
 
     def __init__(self, claim: Claim, claimed_at: float) -> None:
         self.claim = claim
         self.claimed_at = claimed_at
         """Monotonic."""
+        self.leased_at = claimed_at
+        """When the claim or its last renewal was asked for, monotonic: a whole lease is certain from then on."""
         self.started_at = 0.0
         """Monotonic; 0 before the start."""
         self.ran_s = 0.0
@@ -117,8 +121,6 @@ class WorkerState:
     outage: Outage = field(default_factory=Outage)
     stats: Stats = field(default_factory=Stats)
     started_at: float = field(default_factory=time.time)
-    renewed_at: float = 0.0
-    """When the last tick that succeeded began, monotonic: until then the leases of what was held are certain."""
     claims_over: Summary = field(
         default_factory=lambda: Summary(log, "claims are over, others may have their tasks; nothing was written: %d")
     )
@@ -137,6 +139,16 @@ class WorkerState:
     def lease_s(self) -> float:
         """The lease that this worker works under, seconds."""
         return self.settings.visibility_timeout_s
+
+    def lease_may_be_over(self, job: Job) -> bool:
+        """Whether another worker may have the task by now: this process stood still, or Redis's answers took long."""
+        return time.monotonic() - job.leased_at > self.lease_s
+
+    def leave_to_others(self, job: Job) -> None:
+        """Strike out a job whose claim is over, or may be: nothing is written."""
+        if self.holdings.remove(job):
+            self.stats.stale += 1
+            self.claims_over.add(1, ids(job))
 
     @property
     def mode(self) -> Mode:

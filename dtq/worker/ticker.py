@@ -61,7 +61,8 @@ class Ticker(Service):
         tick = self._state.broker.tick(self.info(), claims, lead=not self._state.draining)
         self._state.outage.over()
         self._take_in(tick, held)
-        self._state.renewed_at = now
+        for job in held:
+            job.leased_at = now
         self._state.stats.renewal_lag_s = max(0.0, lag_s)
         interval_s = min(self._interval_s, LEADING_INTERVAL_S) if tick.leader and tick.busy else self._interval_s
         self._due = max(self._due + interval_s, now)

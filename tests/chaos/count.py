@@ -32,6 +32,8 @@ class Reckoning:
     beside_a_frozen_worker: int = 0
     """Runs that overlapped one whose process was stopped for longer than its lease: it learns of it when it goes on."""
     absorbed: int = 0
+    stories: list[str] = field(default_factory=list)
+    """What happened to each task that is named above, for who has to find out why."""
 
     @property
     def good(self) -> bool:
@@ -51,7 +53,7 @@ class Reckoning:
         told.append(f"overlaps with a written-off thread: {self.beside_a_written_off_thread}")
         told.append(f"overlaps with a worker that was frozen beyond its lease: {self.beside_a_frozen_worker}")
         told.append(f"duplicates absorbed: {self.absorbed}")
-        return told
+        return told + self.stories[:5]
 
 
 def reckon(client: Client, fleet: Fleet, accepted: Sequence[str], max_crashes: int = 3) -> Reckoning:
@@ -67,7 +69,8 @@ def reckon(client: Client, fleet: Fleet, accepted: Sequence[str], max_crashes: i
         result.statuses[task.status.value] += 1
         if not task.terminal:
             result.lost.append(task_id)
-        _check(task, runs.get(task_id, []), fleet.stopped, result, max_crashes)
+        if not _check(task, runs.get(task_id, []), fleet.stopped, result, max_crashes):
+            result.stories.append(story(task, runs.get(task_id, []), fleet.stopped, fleet.died))
     totals = client.server.call("HGETALL", client.broker.keys.totals("default"))
     pairs = zip(totals[::2], totals[1::2], strict=True)
     result.absorbed = sum(int(number) for name, number in pairs if name.endswith(b":absorbed"))
@@ -76,7 +79,9 @@ def reckon(client: Client, fleet: Fleet, accepted: Sequence[str], max_crashes: i
 
 def _check(
     task: Task, runs: list[Run], stopped: Mapping[int, Sequence[float]], result: Reckoning, max_crashes: int
-) -> None:
+) -> bool:
+    """Returns whether all is well with the task."""
+    before = _wrong(result)
     if task.failures > (task.max_attempts or 5) or task.crashes > max_crashes:
         result.beyond_maximum.append(task.task_id)
     if task.status is Status.SUCCEEDED and task.finished_at is not None:
@@ -92,3 +97,26 @@ def _check(
                 result.beside_a_frozen_worker += 1
             else:
                 result.two_at_once.append(task.task_id)
+    return _wrong(result) == before
+
+
+def _wrong(result: Reckoning) -> int:
+    return sum(map(len, (result.lost, result.run_after_success, result.beyond_maximum, result.two_at_once)))
+
+
+def story(task: Task, runs: Sequence[Run], stopped: Mapping[int, Sequence[float]], died: Mapping[int, float]) -> str:
+    """Return what is known of a task, in lines. Times are in seconds since its creation."""
+
+    def since(moment: float | None) -> str:
+        return "?" if moment is None else f"{moment - task.created_at:.3f}"
+
+    lines = [f"{task.task_id} ({task.task_type}): {task.status.value}, finished at {since(task.finished_at)}"]
+    for one in task.attempts:
+        times = f"{since(one.started_at)} to {since(one.finished_at)}"
+        lines.append(f"  attempt {one.number} by {one.worker_id}: {times}, {one.outcome.value}")
+    for run in runs:
+        harms = [f"stopped at {since(moment)}" for moment in stopped.get(run.worker, [])]
+        harms += [f"died at {since(died[run.worker])}"] if run.worker in died else []
+        times = f"{since(run.start)} to {since(run.end)}"
+        lines.append(f"  handler of attempt {run.attempt} in process {run.worker}: {', '.join([times, *harms])}")
+    return "\n".join(lines)
