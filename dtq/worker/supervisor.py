@@ -287,6 +287,8 @@ class Supervisor:
         rest = [job for job in self.state.holdings.jobs() if job.outcome is None]
         if not rest:
             return 0
+        for job in rest:
+            job.released = True  # should one have come to a runner after all, it does not start
         try:
             return give_back(self.state, rest, patience_s=patience_s)
         except DtqError as error:

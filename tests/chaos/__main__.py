@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="repeats the harms of a run; drawn when not given")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rate", type=float, default=40.0, help="tasks submitted a second")
+    parser.add_argument("--only", action="append", default=[], help="a harm by its name; may be given more than once")
     parser.add_argument("--keep", type=Path, default=None, help="keep the ledger and the logs in this directory")
     asked = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
@@ -80,13 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         fleet = Fleet(directory, asked.workers)
         try:
-            return _run(fleet, seed, asked.seconds, asked.rate)
+            return _run(Hand(fleet, seed, asked.only), seed, asked.seconds, asked.rate)
         finally:
             fleet.close()
 
 
-def _run(fleet: Fleet, seed: int, seconds: float, rate: float) -> int:
-    hand = Hand(fleet, seed)
+def _run(hand: Hand, seed: int, seconds: float, rate: float) -> int:
+    fleet = hand.fleet
     settings = load_settings(
         env_file=None, redis_url=fleet.server.url, visibility_timeout_s=2.0, heartbeat_interval_s=0.5,
         max_queue_depth=100_000,

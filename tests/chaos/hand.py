@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dtq.errors import DtqError
 from dtq.keys import GROUP
@@ -17,7 +17,8 @@ from tests.chaos.fleet import LEASE_S, Fleet
 class Hand:
     """Every method is one harm; `harm` draws one."""
 
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    def __init__(self, fleet: Fleet, seed: int, only: Sequence[str] = ()) -> None:
+        """only: the names of the harms to draw from; empty: all."""
         self.fleet = fleet
         self.done: Counter[str] = Counter()
         self._random = random.Random(seed)
@@ -39,6 +40,10 @@ class Hand:
             (1, self.restart_server),
             (1, self.pause_server),
         ]
+        if only:
+            self._harms = [(weight, harm) for weight, harm in self._harms if harm.__name__ in only]
+        if not self._harms:
+            raise SystemExit(f"none of {', '.join(only)} is a harm")
 
     def harm(self) -> None:
         """Do one harm, and pause a little."""
