@@ -213,11 +213,13 @@ class Machine(RuleBasedStateMachine):
         rooms = hand.session.holdings.rooms(())
 
         def act() -> None:
-            hand.session.store.claim(hand.name, rooms, 0, look=True, expired=True)
+            hand.session._last_claim += 1
+            number = hand.session._last_claim
+            hand.session.store.claim(hand.name, rooms, 0, number=number, look=True, expired=True)
 
         known_before = {message.key for message in hand.session.holdings.held()}
         self.claim_as(name, act)
-        hand.session.store.settle(hand.name, TOPICS, [message.id for message in hand.session.holdings.held()])
+        hand.session.settle()
         for key, known in self.model.items():
             if known.owner == hand.name and key not in known_before:
                 known.owner = None

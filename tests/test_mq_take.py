@@ -192,6 +192,15 @@ def test_receiving_needs_an_open_subscription_and_has_a_time_limit(mq: Lab) -> N
         assert subscription.receive(5).data == b"late", "entering again works"
 
 
+def test_an_idle_subscription_of_an_empty_queue_looks_after_it_without_a_fault(
+    mq: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    with mq.queue().subscribe(["a"]) as subscription, pytest.raises(TimeoutError):
+        subscription.receive(0.2)
+    assert mq.hand(mq.queue()).none()
+    assert caplog.records == []
+
+
 def test_closing_gives_others_what_nobody_was_handed_before_it_leaves(mq: Lab) -> None:
     queue = mq.queue()
     queue.put_many([("a", b"%d" % number) for number in range(4)])

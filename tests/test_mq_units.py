@@ -78,6 +78,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
         (lambda queue: queue.subscribe(["a", "a"]), ValueError),
         (lambda queue: queue.subscribe([f"t{number}" for number in range(1001)]), ValueError),
         (lambda queue: queue.subscribe(["a"], prefetch=0), ValueError),
+        (lambda queue: queue.subscribe(["a"], prefetch=10_001), ValueError),
         (lambda queue: queue.peek("", 1), ValueError),
         (lambda queue: queue.purge("*"), ValueError),
     ],
@@ -173,6 +174,10 @@ def test_messages_and_subscriptions_belong_to_their_process(lab: Lab, monkeypatc
 # --- holdings ---------------------------------------------------------------------------------------------------------
 
 
+NEVER = float("inf")
+"""When the claims of these messages end."""
+
+
 def make_message(topic: str, number: int) -> Message:
     return Message(None, Claimed(topic, f"{number}-0", f"k{number}", b"", 0.0, 1))  # type: ignore[arg-type]
 
@@ -180,13 +185,13 @@ def make_message(topic: str, number: int) -> Message:
 def test_what_is_lost_in_the_buffer_is_handed_to_nobody() -> None:
     holdings = Holdings([["a"]], prefetch=5)
     one, two, three = (make_message("a", number) for number in range(3))
-    holdings.add([one, two, three])
+    holdings.add([one, two, three], NEVER)
     holdings.lose(one)
     holdings.lose(one)
     assert holdings.take() is two
     holdings.lose(two)
     assert holdings.withdraw() == [three]
-    holdings.add([make_message("a", 4)])
+    holdings.add([make_message("a", 4)], NEVER)
     assert holdings.take() is None, "it is closed"
     assert holdings.empty
     assert holdings.held() == []
@@ -195,12 +200,12 @@ def test_what_is_lost_in_the_buffer_is_handed_to_nobody() -> None:
 def test_what_is_done_is_forgotten_when_it_is_written_unless_it_was_claimed_anew() -> None:
     holdings = Holdings([["a"]], prefetch=5)
     message = make_message("a", 1)
-    holdings.add([message])
+    holdings.add([message], NEVER)
     holdings.take()
     holdings.finish_later(message)
     holdings.lose(message)
     again = make_message("a", 1)
-    holdings.add([again])
+    holdings.add([again], NEVER)
     assert holdings.done(5) == [message]
     holdings.written(1)
     assert holdings.held() == [again]
@@ -211,7 +216,7 @@ def test_what_is_done_is_forgotten_when_it_is_written_unless_it_was_claimed_anew
 def test_less_urgent_topics_wait_while_a_more_urgent_one_has_more_than_fits() -> None:
     holdings = Holdings([["high"], ["low"]], prefetch=2)
     assert holdings.rooms({"high", "low"}) == [("high", 2, 0), ("low", 2, 1)]
-    holdings.add([make_message("high", 1), make_message("high", 2)])
+    holdings.add([make_message("high", 1), make_message("high", 2)], NEVER)
     assert holdings.rooms({"high", "low"}) == []
     assert holdings.demand({"high", "low"}) == "none"
     assert holdings.rooms({"low"}) == [("low", 2, 1)]
@@ -220,7 +225,7 @@ def test_less_urgent_topics_wait_while_a_more_urgent_one_has_more_than_fits() ->
     assert not holdings.outranked
     assert Holdings([["a"]], prefetch=4).demand(set()) == "none"
     three = Holdings([["a"]], prefetch=4)
-    three.add([make_message("a", number) for number in range(3)])
+    three.add([make_message("a", number) for number in range(3)], NEVER)
     assert three.demand({"a"}) == "some"
 
 

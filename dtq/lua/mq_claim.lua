@@ -5,20 +5,26 @@ What is left behind in a class keeps the next ones waiting: nothing overtakes wh
 beyond the rooms in all, for those who wait already. look: '1' now and then: to be seen, and to look for what is not its daily business;
 expired: '1' unless Redis was away a moment ago, when owners could not renew either.
 max_deliveries: 0 for any number; what would be claimed once more than that is dead. What is due is made ready.
-Returns {'DONE', messages, topics with more and those that wait for them, next due in ms or '', whether delays are in use, risk, registered,
-now in ms} or a refusal as mq_put does; a message is {topic, entry, key, data, first, deliveries}; risk: 0 nothing is in
-flight, 2 a claim is about to expire, else 1 (with look). Whoever leaves work behind rings for the next.
+number: a claim that `mq_settle` has named, or one of a subscription that is not there any more, takes nothing: it was
+held up on its way, and nobody waits for it.
+Returns {'DONE', messages, topics with more and those that wait for them, next due in ms or '', whether delays are in
+use, risk, whether the subscription is known, now in ms} or a refusal as mq_put does; a message is {topic, entry, key,
+data, first, deliveries}; risk: 0 nothing is in flight, 2 a claim is about to expire, else 1 (with look). Whoever leaves
+work behind rings for the next.
 Not repeatable: after a lost reply `mq_settle` gives back what was taken.
 ]]
 --@include clock mq mq_message mq_delayed mq_dead mq_presence waiting
---@args queue consumer visibility look expired extra max_deliveries dead_topic idle_ms
+--@args queue consumer number visibility look expired extra max_deliveries dead_topic idle_ms
 --@items topic room class
 
 local refused = mq_refusal(queue, visibility)
 if refused then return refused end
+local registered, settled = unpack(redis.call('HMGET', key.mq_consumer(queue, consumer), 'since', 'settled'))
+if not registered or settled and tonumber(number) <= tonumber(settled) then
+  return { 'DONE', {}, {}, '', 0, 0, registered and 1 or 0, text(now_ms) }
+end
 local messages, spare, looks, bytes, risk = {}, tonumber(extra), 200, 0, 0
 local rooms, paused = {}, {}
-local registered = 1
 
 local function left(topic) return rooms[topic] + spare end
 
@@ -114,7 +120,7 @@ for at = ITEMS, #ARGV, ITEM do
   if not paused[topic] and redis.call('XLEN', key.mq_topic(queue, topic)) > 0 then open[#open + 1] = topic end
 end
 if look == '1' then
-  if not mq_seen(queue, consumer) then registered = 0 end
+  mq_seen(queue, consumer)
   mq_forget_the_dead(queue)
   mq_sweep_keys(queue)
   local soon = math.max(visibility - 1000, visibility / 2)
@@ -143,4 +149,4 @@ end
 local delays = tonumber(redis.call('HGET', key.mq_config(queue), 'delays') or 0)
 mq_finish(queue, idle_ms)
 return { 'DONE', messages, left_behind, mq_next_due(queue) or '', delays > now_ms - DELAYS_RECENT and 1 or 0, risk,
-  registered, text(now_ms) }
+  1, text(now_ms) }

@@ -8,6 +8,7 @@ import heapq
 import itertools
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, TypeAlias
@@ -31,6 +32,7 @@ class Holdings:
         self._arrivals = itertools.count()
         self._buffered = dict.fromkeys(self._rank, 0)
         self._undelivered = 0
+        self._refused = 0
         self._closed = False
         self._held: dict[_ID, Message] = {}
         self._later: deque[Message] = deque()
@@ -39,20 +41,24 @@ class Holdings:
 
     # --- the reader's side --------------------------------------------------------------------------------------------
 
-    def add(self, messages: Iterable[Message]) -> None:
-        """Take what was claimed. What is held already was renewed too late, and is this consumer's again: not twice."""
+    def add(self, messages: Iterable[Message], until: float) -> None:
+        """Take what was claimed. What is held already was renewed too late, and is this consumer's again: not twice.
+
+        until: time.monotonic() at which these claims end.
+        """
         added = 0
         with self._lock:
             for message in messages:
-                if message.id in self._held or self._closed:
+                held = self._held.get(message.id)
+                (held or message).until = until
+                if held or self._closed:
                     continue
                 self._held[message.id] = message
                 heapq.heappush(self._ready, (self._rank[message.topic], next(self._arrivals), message))
                 self._buffered[message.topic] += 1
                 self._undelivered += 1
                 added += 1
-        for _ in range(added):
-            self.tokens.put(None)
+        self._put_tokens(added)
 
     def rooms(self, left: Collection[str]) -> list[tuple[str, int, int]]:
         """Return topics that have room, how much, and their class; the most urgent first, those of a class take turns.
@@ -110,15 +116,29 @@ class Holdings:
     # --- the receivers' side ------------------------------------------------------------------------------------------
 
     def take(self) -> Message | None:
-        """Return the most urgent message that is ready, now handed out; None when there is none."""
+        """Return the most urgent message that is ready, now handed out; None when there is none.
+
+        None, too, when its claim may have ended: somebody else may be at work on it, even done. Whoever asked is told
+        again when it is known to be this consumer's; `doubtful` says so until then.
+        """
         with self._lock:
             while self._ready:
-                message = heapq.heappop(self._ready)[2]
+                message = self._ready[0][2]
                 if not message.lost:
+                    if message.until <= time.monotonic():
+                        self._refused += 1
+                        return None
+                    heapq.heappop(self._ready)
                     self._unbuffer(message)
                     message.handed_out = True
                     return message
+                heapq.heappop(self._ready)
             return None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether somebody was refused a message that has to be renewed first."""
+        return self._refused > 0
 
     def forget(self, message: Message) -> None:
         """Hold a message no longer: it is settled, or lost."""
@@ -132,6 +152,11 @@ class Holdings:
             self._later.append(message)
 
     # --- the renewer's side -------------------------------------------------------------------------------------------
+
+    @property
+    def left_to_write(self) -> int:
+        """How many are done and not written."""
+        return len(self._later)
 
     def done(self, limit: int) -> list[Message]:
         """Return up to `limit` messages that are done and wait to be written; they stay until `written`."""
@@ -151,14 +176,29 @@ class Holdings:
         with self._lock:
             return list(self._held.values())
 
-    def lose(self, message: Message) -> None:
-        """A message is not this consumer's any more: mark it, hold it no longer, hand it to nobody."""
+    def renewed(self, messages: Iterable[Message], until: float) -> None:
+        """These claims end at `until` (time.monotonic()); the others that were held are lost already."""
         with self._lock:
-            message.lost = True
+            for message in messages:
+                message.until = until
+            refused, self._refused = self._refused, 0
+        self._put_tokens(refused)
+
+    def lose(self, message: Message) -> None:
+        """A message is not this consumer's any more: mark it, hold it no longer, hand it to nobody.
+
+        One that is not held was settled in the meantime, and is not lost.
+        """
+        with self._lock:
             if self._held.get(message.id) is message:
+                message.lost = True
                 del self._held[message.id]
                 if not message.handed_out:
                     self._unbuffer(message)
+
+    def _put_tokens(self, number: int) -> None:
+        for _ in range(number):
+            self.tokens.put(None)
 
     def _unbuffer(self, message: Message) -> None:
         self._buffered[message.topic] -= 1

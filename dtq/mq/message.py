@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 from dtq.errors import DtqError
 
 if TYPE_CHECKING:
+    from dtq.mq.operations import Operation
     from dtq.mq.session import Session
-    from dtq.mq.store import Claimed
+    from dtq.mq.store import Claimed, Target
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ class Message:
         "lost",
         "settled",
         "topic",
+        "unanswered",
+        "until",
     )
 
     def __init__(self, session: Session, claimed: Claimed) -> None:
@@ -51,6 +54,10 @@ class Message:
         self.settled = False
         """Whether it was acknowledged or released by this consumer."""
         self.handed_out = False
+        self.until = float("-inf")
+        """time.monotonic() until which nobody else can have it: handed out after that, two could work on it."""
+        self.unanswered: tuple[Target | None, Operation] | None = None
+        """What was asked for (None: to be acknowledged) without an answer: asking again must not be a second time."""
 
     @property
     def id(self) -> tuple[str, str]:

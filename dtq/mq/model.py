@@ -18,6 +18,7 @@ MAX_PAYLOAD_BYTES = 1_048_576
 MOST_TOPICS = 1_000
 """Of one subscription: its claim looks at each."""
 MOST_PREFETCH = 10_000
+"""Of one topic: what is held is named in one script when a claim's reply was lost."""
 
 PROGRAM = Actor("client")
 """Who the audit names when a program does not say who asks."""
@@ -257,10 +258,10 @@ def checked_wait(timeout_s: float | None) -> float:
     return float("inf") if timeout_s is None else checked_seconds("timeout_s", timeout_s)
 
 
-def checked_count(name: str, value: int, *, least: int = 0) -> int:
-    """Return a whole number. Raises ValueError for one below `least`, TypeError for anything else."""
-    if operator.index(value) < least:
-        raise ValueError(f"{name}={value!r}: use a whole number from {least} on")
+def checked_count(name: str, value: int, *, least: int = 0, most: int | None = None) -> int:
+    """Return a whole number. Raises ValueError for one below `least` or above `most`, TypeError for anything else."""
+    if operator.index(value) < least or (most is not None and value > most):
+        raise ValueError(f"{name}={value!r}: use a whole number from {least} {'on' if most is None else f'to {most}'}")
     return value
 
 

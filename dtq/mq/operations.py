@@ -28,16 +28,25 @@ class Operations:
         self._name = secrets.token_hex(8)
         self._slots = itertools.count()
         self._numbers = itertools.count(1)
-        self._free: deque[int] = deque()
+        self._free: deque[str] = deque()
+
+    def take(self) -> Operation:
+        """Return a new operation with a slot of its own until `give_back`; without that it just is not used again."""
+        try:
+            slot = self._free.pop()
+        except IndexError:
+            slot = f"{self._name}-{next(self._slots)}"
+        return Operation(slot, next(self._numbers))
+
+    def give_back(self, operation: Operation) -> None:
+        """Let another operation have the slot: this one was answered, or is not asked again."""
+        self._free.append(operation.slot)
 
     @contextmanager
     def next(self) -> Iterator[Operation]:
         """Hold a slot for one operation, its repeats included."""
+        operation = self.take()
         try:
-            slot = self._free.pop()
-        except IndexError:
-            slot = next(self._slots)
-        try:
-            yield Operation(f"{self._name}-{slot}", next(self._numbers))
+            yield operation
         finally:
-            self._free.append(slot)
+            self.give_back(operation)

@@ -10,6 +10,7 @@ from dtq.errors import TopicFull
 from dtq.model import Actor
 from dtq.mq.dead import DeadMessages
 from dtq.mq.model import (
+    MOST_PREFETCH,
     PROGRAM,
     Consumer,
     Put,
@@ -142,12 +143,16 @@ class MessageQueue:
         """Return a subscription, to be entered with `with`.
 
         topics: the most urgent first, or each with a number: the lowest is the most urgent, equals take turns.
-        prefetch: how many messages of each topic are held ready beyond those that were handed out.
+        prefetch: how many messages of each topic are held ready beyond those that were handed out; at most 10 000.
         Raises ValueError.
         """
         self.require_own_process()
         return Subscription(
-            self._store, self._room, self._quiet, priority_classes(topics), checked_count("prefetch", prefetch, least=1)
+            self._store,
+            self._room,
+            self._quiet,
+            priority_classes(topics),
+            checked_count("prefetch", prefetch, least=1, most=MOST_PREFETCH),
         )
 
     # --- looking ------------------------------------------------------------------------------------------------------

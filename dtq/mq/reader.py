@@ -67,7 +67,7 @@ class Reader:
         self._left = set(session.topics)
         """Topics that may hold more than was claimed."""
         self._unsettled = False
-        """Whether a claim's reply was lost: it may have taken what nobody here knows of."""
+        """Whether a claim's reply is not there: it may have taken what nobody here knows of."""
         visibility_s = session.store.options.visibility_timeout_s
         # What is claimed right after a look does not expire before the next one. A fake server does not tell a blocked
         # reader that its stream was deleted.
@@ -116,22 +116,19 @@ class Reader:
         """Claim once."""
         session, store = self._session, self._session.store
         if self._unsettled:
-            held = [message.id for message in session.holdings.held()]
-            store.settle(session.consumer, session.topics, held)
-            self._unsettled = False
+            session.settle()
         now = time.monotonic()
         look = now >= self._look_at
         expired = look and self._quiet.ms() >= store.options.visibility_timeout_s / 3 * 1000
         rooms = session.holdings.rooms(self._left)
-        try:
-            reply = store.claim(session.consumer, rooms, self._extra(), look=look, expired=expired)
-        except RedisUnavailable:
-            self._unsettled = True
-            raise
-        session.deliver(reply.messages)
-        self._plan(reply, rooms, now, look)
-        if not reply.registered:  # a FLUSHALL
+        self._unsettled = True  # also when the script fails half-way: what it took it keeps
+        reply = session.claim(rooms, self._extra(), look=look, expired=expired)
+        self._unsettled = False
+        if reply.registered:
+            self._plan(reply, rooms, now, look)
+        else:  # a FLUSHALL, or it was not seen for long; nothing was taken
             session.come()
+            self._look_at = 0.0
 
     def _extra(self) -> int:
         return self._session.receivers if self._session.holdings.empty else 0

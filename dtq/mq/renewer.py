@@ -56,18 +56,15 @@ class Renewer:
         """Wait for something to do, and do it."""
         session = self._session
         left_s = self._renew_at - time.monotonic()
-        if left_s > 0 and not session.holdings.done(1):
+        if left_s > 0 and not (session.holdings.left_to_write or session.holdings.doubtful):
             with contextlib.suppress(queue.Empty):
                 session.work.get(timeout=left_s)
-        if time.monotonic() >= self._renew_at:
+        if time.monotonic() >= self._renew_at or session.holdings.doubtful:
             self.renew()
-        session.flush()
+        session.write_done()
 
     def renew(self) -> None:
-        """Begin all claims anew; what was lost is marked, and handed to nobody."""
-        session = self._session
-        held = session.holdings.held()
-        for message, kept in zip(held, session.store.renew(session.consumer, [one.id for one in held]), strict=True):
-            if not kept:
-                session.holdings.lose(message)
-        self._renew_at = time.monotonic() + self._interval_s
+        """Begin all claims anew; the next time is counted from when this one was asked for."""
+        asked_at = time.monotonic()
+        self._session.renew()
+        self._renew_at = asked_at + self._interval_s

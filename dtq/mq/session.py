@@ -9,14 +9,16 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from dtq.errors import DtqError, MessageLost, TopicFull
+from dtq.errors import DtqError, MessageLost, RedisUnavailable, TopicFull
 from dtq.mq.holdings import Holdings
 from dtq.mq.message import Message
 from dtq.mq.model import checked_count, checked_seconds, checked_topic, checked_wait, milliseconds
+from dtq.mq.operations import Operation
 from dtq.mq.room import Room
-from dtq.mq.store import ITEMS_A_SCRIPT, Claimed, Store
+from dtq.mq.store import ITEMS_A_SCRIPT, ClaimReply, Store, Target
 from dtq.outage import Outage
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,9 @@ class Session:
         """Wakes the reader while it waits for its receivers."""
         self.work: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Wakes the renewer."""
+        self._last_claim = 0
+        self._unwritten: tuple[list[Message], Operation] | None = None
+        """What was asked to be acknowledged later, together, without an answer: it is asked again as it was."""
         self._room = room
         self._pid = os.getpid()
         self._flushing = threading.Lock()
@@ -77,6 +82,8 @@ class Session:
                 self.nudges.put(None)
             if message is not None:  # else the token's message was lost in the meantime
                 return message
+            if self.holdings.doubtful:
+                self.work.put(None)
         return None
 
     def _token(self, deadline: float) -> bool:
@@ -97,9 +104,30 @@ class Session:
         """Register with Redis, also anew after a FLUSHALL."""
         self.store.subscribe(self.consumer, self.topics, socket.gethostname(), os.getpid())
 
-    def deliver(self, claimed: Iterable[Claimed]) -> None:
-        """Let receivers have what was claimed."""
-        self.holdings.add(Message(self, one) for one in claimed)
+    def claim(self, rooms: Sequence[tuple[str, int, int]], extra: int, *, look: bool, expired: bool) -> ClaimReply:
+        """Claim, and let receivers have what was claimed; see `Store.claim`."""
+        self._last_claim += 1
+        asked_at = time.monotonic()
+        reply = self.store.claim(self.consumer, rooms, extra, number=self._last_claim, look=look, expired=expired)
+        claims_end = asked_at + self.store.options.visibility_timeout_s  # the answer may have taken long
+        self.holdings.add((Message(self, one) for one in reply.messages), claims_end)
+        return reply
+
+    def settle(self) -> None:
+        """Give back what is owned and not held: the last claim's reply was lost, or nobody was handed it."""
+        held = [message.id for message in self.holdings.held()]
+        self.store.settle(self.consumer, self.topics, held, self._last_claim)
+
+    def renew(self) -> None:
+        """Begin all claims anew; what was lost is marked, and handed to nobody."""
+        held, asked_at = self.holdings.held(), time.monotonic()
+        kept = []
+        for message, is_kept in zip(held, self.store.renew(self.consumer, [one.id for one in held]), strict=True):
+            if is_kept:
+                kept.append(message)
+            else:
+                self.holdings.lose(message)
+        self.holdings.renewed(kept, asked_at + self.store.options.visibility_timeout_s)
 
     def _count_receiver(self, number: int) -> None:
         with self._counting:
@@ -113,11 +141,26 @@ class Session:
         if message.settled:
             return False
         try:
-            (removed,) = self.store.acknowledge(self.consumer, [(*message.id, message.key)])
+            with self._operation(message, None) as operation:
+                (removed,) = self.store.acknowledge(self.consumer, [(*message.id, message.key)], operation)
         finally:  # not before: what is not held is given back when a claim's reply was lost
             self.holdings.forget(message)
-        message.settled, message.lost = True, not removed
+        if removed or not message.settled:  # else another thread has done it in the meantime
+            message.settled, message.lost = True, not removed
         return removed
+
+    @contextmanager
+    def _operation(self, message: Message, target: Target | None) -> Iterator[Operation]:
+        """Hold the operation that settles a message; when its answer is lost, the next call for the same repeats it."""
+        with self._counting:
+            asked, message.unanswered = message.unanswered, None
+        operation = asked[1] if asked is not None and asked[0] == target else self.store.operations.take()
+        try:
+            yield operation
+        except RedisUnavailable:
+            message.unanswered = target, operation
+            raise
+        self.store.operations.give_back(operation)
 
     def acknowledge_later(self, message: Message) -> None:
         """See `Subscription.acknowledge_later`."""
@@ -128,49 +171,65 @@ class Session:
             self.work.put(None)
 
     def flush(self) -> None:
-        """Write down what is done. Raises RedisUnavailable, RedisFull: it is kept, and tried again."""
+        """Write down what is done by now. Raises RedisUnavailable, RedisFull: it is kept, and tried again."""
+        left = self.holdings.left_to_write
+        while left > 0 and (written := self.write_done()):
+            left -= written
+
+    def write_done(self) -> int:
+        """Write down what is done, one script's worth: whoever finishes more meanwhile must not keep it from renewing.
+
+        Returns how much that was. Raises as `flush`.
+        """
         with self._flushing:
-            while done := self.holdings.done(ITEMS_A_SCRIPT):
-                removed = self.store.acknowledge(self.consumer, [(*message.id, message.key) for message in done])
-                self.holdings.written(len(done))
-                for message, was_removed in zip(done, removed, strict=True):
-                    message.lost = not was_removed
+            if self._unwritten is None:
+                done = self.holdings.done(ITEMS_A_SCRIPT)
+                if not done:
+                    return 0
+                self._unwritten = done, self.store.operations.take()
+            done, operation = self._unwritten
+            removed = self.store.acknowledge(self.consumer, [(*one.id, one.key) for one in done], operation)
+            self._unwritten = None
+            self.store.operations.give_back(operation)
+            self.holdings.written(len(done))
+            for message, was_removed in zip(done, removed, strict=True):
+                message.lost = not was_removed
+            return len(done)
 
     def release(
         self, message: Message, topic: str | None, max_size: int, delay_s: float, timeout_s: float | None
     ) -> None:
         """See `Message.release`."""
         self.require_own_process()
-        target = message.topic if topic is None else checked_topic(topic)
-        checked_count("max_size", max_size)
-        delay_ms = milliseconds(checked_seconds("delay_s", delay_s))
+        to = Target(
+            message.topic if topic is None else checked_topic(topic),
+            checked_count("max_size", max_size),
+            milliseconds(checked_seconds("delay_s", delay_s)),
+        )
         deadline = time.monotonic() + checked_wait(timeout_s)
         if message.settled:
             raise MessageLost(f"message {message.key} was settled already")
         while True:
             left_s = deadline - time.monotonic()
-            code, now_ms = self.store.release(
-                self.consumer,
-                (*message.id, message.key),
-                target,
-                max_size=max_size,
-                delay_ms=delay_ms,
-                waiting=left_s > 0,
-            )
+            with self._operation(message, to) as operation:
+                code, now_ms = self.store.release(
+                    self.consumer, (*message.id, message.key), to, operation, waiting=left_s > 0
+                )
             if code == "DONE":
-                message.settled = True
                 self.holdings.forget(message)
+                message.settled, message.lost = True, False
                 return
             if code == "LOST":
                 self.holdings.lose(message)
+                message.lost = True
                 raise MessageLost(f"message {message.key} belongs to another consumer, or was acknowledged by one")
             if left_s <= 0:
                 raise TopicFull(
-                    f"topic {target} of {self.store.options.name} holds {max_size} messages (max_size); the message is "
-                    "still held",
-                    topic=target,
+                    f"topic {to.topic} of {self.store.options.name} holds {max_size} messages (max_size); the message "
+                    "is still held",
+                    topic=to.topic,
                 )
-            self._room.wait(target, now_ms, left_s)
+            self._room.wait(to.topic, now_ms, left_s)
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 
@@ -178,7 +237,7 @@ class Session:
         """Give back what nobody was handed, in its old place, not counted as delivered."""
         for message in self.holdings.withdraw():
             message.lost = True
-        self.store.settle(self.consumer, self.topics, [message.id for message in self.holdings.held()])
+        self.settle()
 
     def hand_back(self) -> None:
         """Give back all that is owned, at once and in its old place.

@@ -13,7 +13,7 @@ from dtq.keys import Keys
 from dtq.limits import AUDIT_MAXLEN
 from dtq.model import Actor
 from dtq.mq.model import QueueOptions, milliseconds
-from dtq.mq.operations import Operations
+from dtq.mq.operations import Operation, Operations
 from dtq.redisio import Server
 from dtq.scripts import Scripts
 from dtq.serverinfo import server_info
@@ -43,6 +43,14 @@ class PutItem(NamedTuple):
     delay_ms: int
 
 
+class Target(NamedTuple):
+    """Where a release puts a message."""
+
+    topic: str
+    max_size: int
+    delay_ms: int
+
+
 class Claimed(NamedTuple):
     """A message that a claim took."""
 
@@ -66,6 +74,7 @@ class ClaimReply(NamedTuple):
     at_risk: int
     """0: nothing is in flight, so no claim can expire soon. 2: one is about to. Else 1."""
     registered: bool
+    """Whether the subscription is known; else nothing was taken, and it has to come again."""
 
 
 class Store:
@@ -129,13 +138,14 @@ class Store:
         rooms: Sequence[tuple[str, int, int]],
         extra: int,
         *,
+        number: int,
         look: bool = False,
         expired: bool = False,
     ) -> ClaimReply:
         """Take messages: of each topic as many as there is room, and up to `extra` more in all.
 
         rooms: topic, room, number of its class, the most urgent first.
-
+        number: counts the claims of the consumer: one that comes after `settle` has named it takes nothing.
         look: be seen, and look after the queue. expired: look for ended claims too.
         Never repeated: after RedisUnavailable call `settle`. Raises as `put`.
         """
@@ -145,6 +155,7 @@ class Store:
             repeat=False,
             queue=self._queue,
             consumer=consumer,
+            number=number,
             visibility=self.options.visibility,
             look="1" if look else "0",
             expired="1" if expired else "0",
@@ -164,8 +175,11 @@ class Store:
             registered == 1,
         )
 
-    def settle(self, consumer: str, topics: Sequence[str], held: Iterable[_ID]) -> None:
-        """Give back, not counted as delivered, what the consumer's name owns beyond what is held."""
+    def settle(self, consumer: str, topics: Sequence[str], held: Iterable[_ID], number: int) -> None:
+        """Give back, not counted as delivered, what the consumer's name owns beyond what is held.
+
+        number: of the last claim that was sent; it may still be on its way, and takes nothing from now on.
+        """
         items = list(held)
         parked = PARKED_A_SCRIPT
         while parked == PARKED_A_SCRIPT:
@@ -174,6 +188,7 @@ class Store:
                 items=items,
                 queue=self._queue,
                 consumer=consumer,
+                number=number,
                 topics="\n".join(topics),
                 idle_ms=self._idle_ms,
             )
@@ -200,41 +215,45 @@ class Store:
             codes += self._run("mq_renew", items=chunk, queue=self._queue, consumer=consumer)
         return [code == 1 for code in codes]
 
-    def acknowledge(self, consumer: str, items: Sequence[tuple[str, str, str]]) -> list[bool]:
-        """Remove up to a hundred messages (topic, entry, key). Returns for each whether it was still the consumer's."""
-        with self.operations.next() as operation:
-            letters = self._run(
-                "mq_acknowledge",
-                items=items,
-                queue=self._queue,
-                consumer=consumer,
-                slot=operation.slot,
-                operation=operation.number,
-                tombstone_ms=milliseconds(self.options.tombstone_ttl_s),
-                idle_ms=self._idle_ms,
-            )
+    def acknowledge(self, consumer: str, items: Sequence[tuple[str, str, str]], operation: Operation) -> list[bool]:
+        """Remove up to a hundred messages (topic, entry, key). Returns for each whether it was still the consumer's.
+
+        operation: the same one for the same items gets the answer that was lost, for half a minute.
+        """
+        letters = self._run(
+            "mq_acknowledge",
+            items=items,
+            queue=self._queue,
+            consumer=consumer,
+            slot=operation.slot,
+            operation=operation.number,
+            tombstone_ms=milliseconds(self.options.tombstone_ttl_s),
+            idle_ms=self._idle_ms,
+        )
         return [letter == ord("a") for letter in letters]
 
     def release(
-        self, consumer: str, message: tuple[str, str, str], target: str, *, max_size: int, delay_ms: int, waiting: bool
+        self, consumer: str, message: tuple[str, str, str], to: Target, operation: Operation, *, waiting: bool
     ) -> tuple[str, int]:
-        """Move a message (topic, entry, key). Returns ("DONE", 0), ("LOST", 0), or ("FULL", Redis's time in ms)."""
-        with self.operations.next() as operation:
-            reply = self._run(
-                "mq_release",
-                queue=self._queue,
-                consumer=consumer,
-                slot=operation.slot,
-                operation=operation.number,
-                topic=message[0],
-                entry=message[1],
-                own_key=message[2],
-                target=target,
-                max_size=max_size,
-                delay_ms=delay_ms,
-                waiting="1" if waiting else "0",
-                idle_ms=self._idle_ms,
-            )
+        """Move a message (topic, entry, key). Returns ("DONE", 0), ("LOST", 0), or ("FULL", Redis's time in ms).
+
+        operation: as `acknowledge`.
+        """
+        reply = self._run(
+            "mq_release",
+            queue=self._queue,
+            consumer=consumer,
+            slot=operation.slot,
+            operation=operation.number,
+            topic=message[0],
+            entry=message[1],
+            own_key=message[2],
+            target=to.topic,
+            max_size=to.max_size,
+            delay_ms=to.delay_ms,
+            waiting="1" if waiting else "0",
+            idle_ms=self._idle_ms,
+        )
         return reply[0].decode(), int(reply[1]) if len(reply) > 1 else 0
 
     # --- operators ----------------------------------------------------------------------------------------------------

@@ -186,9 +186,15 @@ class Child:
             [sys.executable, "-c", CHILD + program, url, str(visibility_timeout_s), *arguments],
             env={**environment, "PYTHONPATH": str(PROJECT)},
             stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             text=True,
         )
+
+    def say(self, line: str) -> None:
+        """Let it read a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
 
     def line(self) -> str:
         """Return the next line that it prints; empty at its end."""
@@ -206,4 +212,6 @@ class Child:
         if self.process.poll() is None:
             self.kill()
         assert self.process.stdout is not None
+        assert self.process.stdin is not None
         self.process.stdout.close()
+        self.process.stdin.close()

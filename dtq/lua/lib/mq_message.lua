@@ -63,7 +63,7 @@ end
 
 local function mq_sweep_keys(queue)
   --[[ Looks at a few records; those whose message is gone would keep the queue for ever. ]]
-  local sample = redis.call('HRANDFIELD', key.mq_keys(queue), 10, 'WITHVALUES')
+  local sample = redis.call('HRANDFIELD', key.mq_keys(queue), 10, 'WITHVALUES') or {}  -- a fake server answers nil
   for at = 1, #sample, 2 do
     if not mq_stands(queue, sample[at], sample[at + 1]) then
       redis.call('HDEL', key.mq_keys(queue), sample[at])

@@ -8,16 +8,13 @@ local function mq_wake_topics(queue, topics)
 end
 
 local function mq_seen(queue, consumer)
-  --[[ Returns false when the record is gone: the subscription has to come again. ]]
+  --[[ The subscription has its record. ]]
   local record = key.mq_consumer(queue, consumer)
-  local topics = redis.call('HGET', record, 'topics')
-  if not topics then return false end
+  redis.call('PEXPIRE', record, RECORD_KEEP)  -- needs no memory: at maxmemory the rest may follow then
   redis.call('HSET', record, 'seen', text(now_ms))
-  redis.call('PEXPIRE', record, RECORD_KEEP)
   redis.call('ZADD', key.mq_consumers(queue), text(now_ms + PRESENCE_KEEP), consumer)
   redis.call('PEXPIRE', key.mq_consumers(queue), RECORD_KEEP)
-  mq_wake_topics(queue, topics)
-  return true
+  mq_wake_topics(queue, redis.call('HGET', record, 'topics'))
 end
 
 local function mq_drop_consumer(queue, topic, consumer)
