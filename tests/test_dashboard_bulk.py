@@ -263,7 +263,7 @@ def test_what_errors_have_in_common_finds_them(api: Api) -> None:
     first = html[html.index("<tbody>") : html.index("</tr>", html.index("<tbody>"))]
     assert "ValueError: row …: price is not a number: …" in first
     assert 'data-label="Dead">3<' in first
-    assert 'data-label="To be tried again">1<' in first
+    assert 'data-label="Retrying">1<' in first
     assert "5 dead letters and 1 task to be tried again" in html
     found = re.search(r'hx-get="(/dead/bulk[^"]+)"', first)
     assert found is not None

@@ -130,7 +130,7 @@ def attempt(number: int, started: float, ran_s: float, outcome: Disposition, **f
         (task(Status.RETRYING, available_at=NOW + 9, error={"class": "OSError"}), "OSError; the next one starts in"),
         (task(Status.SUCCEEDED, attempt=2), "on attempt 2: 10 s of work, 20 s after"),
         (task(Status.DEAD_LETTERED, attempt=3, reason="exhausted", error={"class": "E"}), "after 3 attempts with E."),
-        (task(Status.DEAD_LETTERED, reason="permanent"), "no other attempt would mend"),
+        (task(Status.DEAD_LETTERED, reason="permanent"), "no further attempt would mend"),
         (task(Status.DEAD_LETTERED, reason="worker_crashed", crashes=3), "took 3 workers down"),
         (task(Status.DEAD_LETTERED, reason="unknown_task_type"), "No worker knew its type"),
         (task(Status.FAILED, reason="exhausted"), "not among the dead letters."),

@@ -9,6 +9,7 @@ from dtq.events import EVENT_TYPES, Event, EventFilter
 from dtq.keys import QUEUE_NAME
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
+from dtq.web.dashboard.words import facts
 
 SHOWN = 100
 COLOURS: Mapping[str, str] = {
@@ -25,7 +26,7 @@ COLOURS: Mapping[str, str] = {
     "TASK_EXPIRED": "expired",
     "QUEUE_PAUSED": "paused",
 }
-_ID = re.compile(r"[0-9a-f]{32}")
+TASK_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @page("/events", area="events", parts={"event-rows": "events/_rows.html"})
@@ -37,7 +38,7 @@ def index(reads: Reads, asked: Asked) -> Context:
         for said, fits in (
             (f"There are no events of the type {kind[:40]}.", not kind or kind in EVENT_TYPES),
             (f"{queue[:64]} can be no queue.", not queue or QUEUE_NAME.fullmatch(queue)),
-            ("A task id has 32 hexadecimal digits.", not task_id or _ID.fullmatch(task_id)),
+            ("A task id has 32 hexadecimal digits.", not task_id or TASK_ID.fullmatch(task_id)),
         )
         if not fits
     ]
@@ -63,5 +64,5 @@ def detail(event: Event) -> str:
     """Return what an event tells beyond its fields, in a line."""
     told = event.as_json()["detail"]
     if isinstance(told, Mapping):
-        return ", ".join(f"{name} {value}" for name, value in told.items() if value not in (None, ""))
+        return facts(told)
     return "" if told is None else str(told)

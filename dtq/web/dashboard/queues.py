@@ -6,6 +6,7 @@ from dtq.attention import starved_bands
 from dtq.errors import QueueNotFound
 from dtq.keys import QUEUE_NAME
 from dtq.states import BANDS
+from dtq.web.dashboard.latency import latencies
 from dtq.web.dashboard.overview import minutes
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
@@ -38,7 +39,8 @@ def index(reads: Reads, asked: Asked) -> Context:
 
 
 QUEUE_PARTS = {"head": "queues/_head.html", "plots": "queues/_plots.html", "bands": "queues/_bands.html",
-               "types": "queues/_types.html", "workers": "queues/_workers.html"}  # fmt: skip
+               "took": "queues/_took.html", "types": "queues/_types.html",
+               "workers": "queues/_workers.html"}  # fmt: skip
 
 
 @page("/queues/<queue>", area="queues", name="show", parts=QUEUE_PARTS)
@@ -49,6 +51,7 @@ def show(reads: Reads, asked: Asked, queue: str) -> Context:
     info = reads.client.queries.queue(queue)
     hour = reads.client.charts.hour([queue])
     starved = starved_bands(info)
+    took_of, took = latencies(reads, queue)
     return {
         "title": queue,
         "queue": info,
@@ -58,6 +61,8 @@ def show(reads: Reads, asked: Asked, queue: str) -> Context:
         "bands": [(band, info.waiting_by_priority[band], info.oldest_waiting_by_priority_s[band]) for band in BANDS],
         "starved": starved,
         "types": list(reads.client.charts.by_type(queue).items())[:20],
+        "took": took,
+        "took_of": took_of,
         "workers": [worker for worker in reads.workers if queue in worker.queues],
         "most": reads.client.settings.max_queue_depth,
     }

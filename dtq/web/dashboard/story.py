@@ -103,7 +103,7 @@ def _succeeded(task: Task, now: float) -> str:
 def _dead(task: Task, now: float) -> str:
     told = {
         "exhausted": f"It failed for good after {plural(task.attempt, 'attempt')}{_with_error(task)}.",
-        "permanent": f"{_attempt(task)} failed in a way that no other attempt would mend{_with_error(task)}.",
+        "permanent": f"{_attempt(task)} failed{_with_error(task)}, which no further attempt would mend.",
         "worker_crashed": f"It took {plural(task.crashes, 'worker')} down with it, and is not run again.",
         "unknown_task_type": "No worker knew its type in time.",
         "undecodable": "Its record could not be read.",

@@ -11,6 +11,7 @@ from flask import g
 
 from dtq.model import Task
 from dtq.queries import TaskParts
+from dtq.states import Status
 from dtq.web.dashboard import story
 from dtq.web.dashboard.jsontree import MOST_NODES, Node, Redactor, tree
 from dtq.web.dashboard.page import Asked, Context, page
@@ -48,6 +49,7 @@ def context(reads: Reads, task_id: str, *, load: str = "", redactor: Redactor | 
         "task": task,
         "fault": parts.fault,
         "said": story.sentence(task, reads.now) if task else "Its record cannot be read.",
+        "held_by": _held_by(reads, task) if task else "",
         "rows": story.rows(task, reads.now) if task else (),
         "payload": _document(parts.payload, parts.payload_bytes, hides, load == "payload"),
         "result": _document(parts.result, parts.result_bytes, hides, load == "result"),
@@ -57,6 +59,16 @@ def context(reads: Reads, task_id: str, *, load: str = "", redactor: Redactor | 
         "revealed": redactor is not None,
         "may_cancel": task is not None and not task.terminal,
     }
+
+
+def _held_by(reads: Reads, task: Task) -> str:
+    """Return what keeps a waiting task from being taken: "paused", "unserved", or nothing that is known."""
+    if task.status is not Status.QUEUED:
+        return ""
+    if reads.client.queries.queue(task.queue).paused is not None:
+        return "paused"
+    served = any(task.queue in worker.queues for worker in reads.workers if worker.state == "running")
+    return "" if served else "unserved"
 
 
 class Document:

@@ -13,6 +13,7 @@ from dtq.queries import Page as TaskPage
 from dtq.states import Status
 from dtq.taskfilter import TaskFilter
 from dtq.taskquery import TaskQuery, parse
+from dtq.web.dashboard.facets import facets
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
 
@@ -55,6 +56,7 @@ def index(reads: Reads, asked: Asked) -> Context | Response:
         "indexed": wanted.indexed,
         "matching": 0 if query.problems else _matching(wanted, found, counts, whole=cursor is None),
         "cursor": cursor,
+        "facets": lambda: facets(reads, query),  # counted for the page alone, not for each push
         "newer": newer(found, asked) if cursor is None else 0,
         "chips": [(status, counts[status], _toggled(query, status), status in query.statuses) for status in CHIPS],
         "all": sum(counts.values()),

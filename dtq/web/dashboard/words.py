@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 from urllib.parse import urlencode
 
 from flask import g
@@ -86,6 +88,19 @@ def size(count: int) -> str:
             break
         value /= 1000
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def facts(told: Mapping[str, Any]) -> str:
+    """Return names and values in a line, lengths of time (`_ms`, `_s`) as people say them; without what is empty."""
+    return ", ".join(_fact(name, value) for name, value in told.items() if value not in (None, ""))
+
+
+def _fact(name: str, value: object) -> str:
+    for ending, seconds in (("_ms", 0.001), ("_s", 1.0)):
+        if name.endswith(ending) and isinstance(value, int | float):
+            return f"{name.removesuffix(ending).replace('_', ' ')} {duration(value * seconds)}"
+    said = str(value).replace("_", " ") if name in ("reason", "state") else str(value)
+    return f"{name.replace('_', ' ')} {said}"
 
 
 def plural(count: int, word: str, many: str = "") -> str:

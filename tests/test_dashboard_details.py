@@ -1,0 +1,198 @@
+"""What pages tell beyond lists: by what one is narrowed, how long tasks took, why one waits; and who may do what."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtq.apikeys import create_key
+from dtq.model import Actor, ErrorInfo, Outcome
+from dtq.redisio import Server
+from dtq.states import Disposition
+from dtq.web.dashboard.latency import spread
+from dtq.web.dashboard.words import facts
+from tests.support.dashboard import fragments, page, post, running_dashboard, said
+from tests.support.servers import ServerProcess
+from tests.support.web import Api
+
+
+@pytest.fixture(scope="module")
+def shared(valkey: ServerProcess) -> Iterator[Api]:
+    with running_dashboard(valkey.url) as made:
+        yield made
+
+
+@pytest.fixture
+def api(shared: Api, server: Server) -> Api:
+    """An application over an empty server."""
+    return replace(shared, http=shared.app.test_client())
+
+
+def facet(html: str, name: str) -> dict[str, int]:
+    """What a facet of the list of tasks counts."""
+    part = html[html.index(f">{name}</h2>") :]
+    found = re.findall(r'title="([^"]+)">[^<]*</a><span class="count">([\d,]+)<', part[: part.index("</section>")])
+    return {value: int(number) for value, number in found}
+
+
+def test_a_list_says_by_what_it_can_be_narrowed_and_leads_there(api: Api) -> None:
+    for task_type, queue, number in (("mail.send", "mail", 3), ("mail.open", "mail", 1), ("echo", "default", 2)):
+        for _ in range(number):
+            api.post(task_type=task_type, queue=queue)
+    claim = api.claim()
+    outcome = Outcome(
+        claim=claim, kind="dead", reason="permanent", error=ErrorInfo("My Error", "x"), disposition=Disposition.FAILED
+    )
+    api.client.broker.commit(api.worker_id, [outcome])
+    html = page(api, "/tasks")
+    assert facet(html, "Type") == {"mail.send": 3, "echo": 2, "mail.open": 1}
+    assert facet(html, "Queue") == {"mail": 4, "default": 2}
+    assert facet(html, "Error") == {"My Error": 1}
+    assert "Counted over all 6 that fit." in html
+    narrowed = re.search(r'<a href="(/tasks\?q=class[^"]+)"', html)
+    assert narrowed is not None
+    assert re.findall(r'<tr id="t-(\w+)"', page(api, narrowed[1].replace("&amp;", "&"))) == [claim.task_id]
+    html = page(api, "/tasks?q=queue:mail")
+    assert facet(html, "Type") == {"mail.send": 3, "mail.open": 1}
+    assert 'href="/tasks?q=queue%3Amail+type%3Amail.send"' in html
+    assert "facet" not in page(api, "/tasks?q=type:nobody"), "where nothing fits nothing can be narrowed"
+
+
+def test_rarer_values_and_older_tasks_are_counted_as_left_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dtq.web.dashboard.facets.SHOWN", 2)
+    monkeypatch.setattr("dtq.web.dashboard.facets.MAX_PAGE", 5)
+    for number in range(7):
+        api.post(task_type=f"type{number}")
+    html = page(api, "/tasks")
+    assert facet(html, "Type") == {"type6": 1, "type5": 1}
+    assert "and 3 more" in html
+    assert "Counted over the newest 5 that fit." in html
+
+
+def test_percentiles_are_values_that_there_were() -> None:
+    told = spread("Ran", [float(number) for number in range(100, 0, -1)])
+    assert (told.p50, told.p95, told.most) == (50.0, 95.0, 100.0)
+    alone = spread("Ran", [3.0])
+    assert (alone.p50, alone.p95, alone.most) == (3.0, 3.0, 3.0)
+
+
+def test_a_queue_says_how_long_its_tasks_waited_and_ran(api: Api) -> None:
+    assert "Nothing has succeeded here yet." in page(api, "/queues/default")
+    for _ in range(3):
+        api.post()
+        claim = api.claim()
+        time.sleep(0.03)
+        api.succeed(claim)
+    html = page(api, "/queues/default")
+    assert "Of the newest 3 tasks that succeeded." in html
+    ran = re.search(r'<th scope="row">Ran</th><td class="n">(\d+)\xa0ms</td>', html)
+    assert ran is not None
+    assert 25 <= int(ran[1]) < 5_000
+    assert "From submitting to the end" in fragments(api, "/queues/default")["took"]
+
+
+def test_a_task_that_waits_says_what_for(api: Api) -> None:
+    task_id = api.post()["task_id"]
+    assert "No running worker serves its queue" in page(api, f"/tasks/{task_id}")
+    api.register_worker()
+    assert "No running worker" not in page(api, f"/tasks/{task_id}")
+    api.client.pause("default", actor=Actor("anna"))
+    assert "is paused." in page(api, f"/tasks/{task_id}")
+    api.client.resume("default", actor=Actor("anna"))
+    api.claim()
+    assert "No running worker" not in page(api, f"/tasks/{task_id}")
+
+
+def test_the_audit_leads_to_what_was_done(api: Api) -> None:
+    task_id = api.post()["task_id"]
+    api.bury(api.claim())
+    queue = api.client.queue("commands")
+    queue.put("retry", b"x")
+    post(api, "/dead/bulk", action="requeue", all="1", reason="mended")
+    bulk = re.search(r'href="(/bulk/\w{32})"', page(api, "/bulk"))
+    assert bulk is not None
+    post(api, "/queues/default/pause")
+    post(api, f"/tasks/{task_id}/cancel")
+    post(api, "/messages/commands/retry/pause")
+    html = page(api, "/audit")
+    for address in (bulk[1], "/queues/default", f"/tasks/{task_id}", "/messages/commands/retry"):
+        assert f'<a href="{address}">' in html, address
+        page(api, address)
+    assert "bulk_id" not in html, "what programs read is not what people read"
+
+
+def test_details_are_told_as_people_say_them() -> None:
+    told = {"delay_ms": 1500, "reason": "worker_crashed", "error_class": "OSError", "none": None, "empty": ""}
+    assert facts(told).replace("\xa0", " ") == "delay 1.5 s, reason worker crashed, error class OSError"
+
+
+# --- who may do what --------------------------------------------------------------------------------------------------
+
+OPEN = {"/sign-in", "/sign-out", "/preferences"}
+"""What everybody may send."""
+
+
+def writes(api: Api) -> list[str]:
+    """The address of everything that a form of the dashboard can do."""
+    values = {"task_id": "0" * 32, "bulk_id": "0" * 32, "queue": "q", "topic": "t", "worker_id": "w"}
+    rules = [rule for rule in api.app.url_map.iter_rules() if "POST" in (rule.methods or ())]
+    paths = [rule.rule for rule in rules if not rule.rule.startswith("/api/")]
+    return [re.sub(r"<(?:\w+:)?(\w+)>", lambda found: values[found[1]], path) for path in paths]
+
+
+def test_dash_07_each_write_asks_who_it_is_and_refuses_whose_role_is_too_small(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    keys = {role: create_key(path, role, role) for role in ("read", "submit", "admin")}  # type: ignore[arg-type]
+    with running_dashboard(server.safe_url, api_keys_file=str(path), protect="all") as api:
+        own = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+        asked = [one for one in writes(api) if one not in OPEN]
+        assert len(asked) >= 18
+        for one in asked:
+            answer = api.app.test_client().post(one, headers=own)
+            refused = answer.status_code == 401 or "/sign-in" in answer.headers.get("Location", "")
+            assert refused, (one, answer.status_code)
+        expected = {"read": {"/live"}, "submit": {"/live", "/tasks/new"}, "admin": set(asked)}
+        for role, allowed in expected.items():
+            browser = api.app.test_client()
+            browser.post("/sign-in", data={"key": keys[role]}, headers=own)
+            passed = {one for one in asked if browser.post(one, headers=own).status_code != 403}
+            assert passed == allowed, role
+
+
+def test_dash_07_no_write_is_taken_from_another_site(api: Api) -> None:
+    for one in writes(api):
+        for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+            assert api.http.post(one, headers=headers).status_code == 403, (one, headers)
+
+
+@pytest.mark.parametrize(
+    "to", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/evil"]
+)
+def test_signing_in_leads_nowhere_else(server: Server, tmp_path: Path, to: str) -> None:
+    path = tmp_path / "keys"
+    key = create_key(path, "anna", "admin")
+    with running_dashboard(server.safe_url, api_keys_file=str(path), protect="all") as api:
+        assert 'name="to" value="/"' in api.http.get("/sign-in", query_string={"to": to}).text
+        answer = post(api, "/sign-in", key=key, to=to)
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+
+
+def test_who_may_only_look_cannot_reveal(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    key = create_key(path, "anna", "submit")
+    with running_dashboard(server.safe_url, api_keys_file=str(path), protect="all") as api:
+        task = api.client.submit("echo", {"password": "hunter2-Zq"})
+        post(api, "/sign-in", key=key)
+        html = page(api, f"/tasks/{task.task_id}")
+        assert "/reveal" not in html
+        assert "hunter2-Zq" not in html
+        answer: Any = post(api, f"/tasks/{task.task_id}/reveal")
+        assert answer.status_code == 403
+        assert "hunter2-Zq" not in answer.text
+        assert said(api) == ""
