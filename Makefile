@@ -19,7 +19,12 @@ ARGS ?=
 SECONDS ?= 120
 SEED ?=
 
-.PHONY: help run test coverage test-slow test-long chaos bench lint fmt docs screenshots requirements clean
+# Every line and branch of these is run by these tests. CI runs them apart from the others, not twice (WITHOUT_CORE=1).
+CORE_MODULES := dtq.broker dtq.mq dtq.scripts dtq.streams
+CORE_TESTS := $(wildcard tests/test_mq_*.py) $(patsubst %,tests/test_%.py,admission broker idempotency lost_replies \
+	scripts streams)
+
+.PHONY: help run test coverage coverage-core test-slow test-long chaos bench lint fmt docs screenshots requirements clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -28,10 +33,14 @@ run: $(VENV)/.installed  ## everything on this machine: server, web, worker; Ctr
 	@$(BIN)/flask dtq up $(ARGS)
 
 test: $(VENV)/.installed-dev  ## the tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(if $(WITHOUT_CORE),$(CORE_TESTS:%=--ignore=%)) $(ARGS)
 
 coverage: $(VENV)/.installed-dev  ## the tests, with coverage
 	@$(BIN)/python -m pytest --cov=dtq $(ARGS)
+
+coverage-core: $(VENV)/.installed-dev  ## every line and branch of queue, broker, streams and scripts, or it fails
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(CORE_MODULES:%=--cov=%) --cov-branch --cov-fail-under=100 \
+		$(if $(ARGS),--cov-append) $(CORE_TESTS) $(ARGS)
 
 test-slow: $(VENV)/.installed-dev  ## the tests that take tens of seconds each
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup -m slow --timeout 300 $(ARGS)

@@ -17,7 +17,7 @@ from tests.support.mq import Child, Hand, Lab, receive_all
 from tests.support.threads import in_thread
 from tests.support.waiting import wait_until
 
-SHORT_S = 0.3
+SHORT_S = 0.6
 
 
 def outlive(seconds: float = SHORT_S) -> None:

@@ -12,7 +12,7 @@ from dtq.mq import Message
 from tests.support.mq import Hand, Lab, receive_all, refuses
 from tests.support.waiting import wait_until
 
-SHORT_S = 0.2
+SHORT_S = 0.6
 
 
 def lose(mq: Lab, message: Message, hand: Hand) -> Message:
