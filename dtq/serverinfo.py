@@ -80,12 +80,25 @@ class QuietTime:
             self.note_time(self._server.now(), asked_at)
         return max(0, round((now - self._since) * 1000))
 
+    @property
+    def latest(self) -> float:
+        """What Redis's clock shows now at most if it has not leapt, in seconds since the epoch; inf: not known."""
+        if self._ahead_s is None:
+            return float("inf")
+        now = time.monotonic()
+        return now + self._ahead_s + _most_drift(now - self._compared_at)
+
     def note_time(self, redis_s: float, asked_at: float) -> None:
         """Take in what Redis's clock showed, seconds since the epoch, at some moment between `asked_at` and now."""
         now = time.monotonic()
         if self._ahead_s is not None:
             leapt_s = redis_s - now - self._ahead_s  # at least: a thread may have waited long for its turn
-            if leapt_s > max(_LEAP_S, _DRIFT * (now - self._compared_at)):
+            if leapt_s > _most_drift(now - self._compared_at):
                 log.warning("the clock of Redis leapt by %.0f s: ended leases are not believed for now", leapt_s)
                 self._since = now
         self._ahead_s, self._compared_at = redis_s - asked_at, now
+
+
+def _most_drift(seconds: float) -> float:
+    """Return by how much two clocks may have come apart in so many seconds without a leap."""
+    return max(_LEAP_S, _DRIFT * seconds)

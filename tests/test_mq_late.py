@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dtq.errors import MessageLost, RedisFull, RedisUnavailable
+from dtq.keys import GROUP
 from dtq.mq import Message, MessageQueue
 from dtq.mq.store import Claimed
 from tests.conftest import ProxyFactory
@@ -146,6 +147,37 @@ def test_a_slow_redis_makes_nobody_work_on_what_another_has_done(mq_valkey: Lab,
             first.receive(2.5)
         proxy.delay_s = 0.0
     behind.client.close()
+
+
+def test_when_the_clock_of_redis_leaps_nothing_counts_as_expired_until_its_owners_had_time_to_renew(
+    mq_valkey: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Set right by hand, or a machine that slept: all claims look ended, and none is."""
+    lab, leap_s, visibility_s = mq_valkey, 100.0, 3.0
+    queue = lab.queue(visibility_timeout_s=visibility_s)
+    queue.put_many([("a", b"", "renewed"), ("a", b"", "its owner is gone")])
+    owner, gone = lab.hand(queue), lab.hand(queue)
+    assert owner.take().key == "renewed"
+    gone.take()
+    other = lab.hand(lab.queue(visibility_timeout_s=visibility_s))
+    quiet = other.reader._quiet
+    other.claim()
+    assert quiet.latest < time.time() + 10
+    quiet._since = time.monotonic() - 1000  # a server that has been there for long
+    quiet._ahead_s -= leap_s  # type: ignore[operator]  # as if its clock had shown so much less
+    for entry, name, idle, count in lab.pending_rows("a"):
+        aged = ("IDLE", idle + int(leap_s) * 1000, "RETRYCOUNT", count, "JUSTID")
+        lab.server.call("XCLAIM", lab.stream("a"), GROUP, name, 0, entry, *aged)
+    leapt = time.monotonic()
+    assert other.none(), "this very look is too late to ask what time it is"
+    assert [record.getMessage() for record in caplog.records] == [
+        "the clock of Redis leapt by 100 s: ended leases are not believed for now"
+    ]
+    assert other.none()
+    owner.renewer.renew()
+    assert take_over(other).key == "its owner is gone"
+    assert time.monotonic() - leapt > visibility_s / 3 * 0.9
+    assert other.none()
 
 
 # --- commands that were held up ---------------------------------------------------------------------------------------
@@ -340,6 +372,43 @@ def test_whoever_finishes_messages_without_end_does_not_keep_a_subscription_from
     hand.session.flush()
     assert scripts == [100, 31], "what was done when it was asked for"
     assert mq.length("a") == 0
+
+
+# --- coming and leaving -----------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_that_cannot_have_its_second_thread_leaves_again(
+    mq: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = mq.queue(visibility_timeout_s=300)
+    queue.put("a", b"", key="k")
+    monkeypatch.setattr("dtq.mq.renewer.Renewer.start", lambda renewer: (_ for _ in ()).throw(RuntimeError("no room")))
+    with pytest.raises(RuntimeError, match="no room"), queue.subscribe(["a"]):
+        pass
+    monkeypatch.undo()
+    assert queue.consumers() == []
+    assert mq.consumer_names("a") == []
+    with queue.subscribe(["a"]) as subscription:
+        assert receive_all(subscription, 1, timeout_s=5)[0].key == "k"
+
+
+def test_leaving_a_redis_that_does_not_answer_takes_a_bounded_time(
+    mq_valkey: Lab, flaky_proxy: ProxyFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = flaky_proxy(mq_valkey.url)
+    lab = Lab(proxy.url)
+    queue = lab.queue()
+    queue.put_many([("a", b"")] * 2)
+    with queue.subscribe(["a"]) as subscription:
+        message = subscription.receive(5)
+        subscription.acknowledge_later(subscription.receive(5))
+        proxy.hang()
+        left = time.monotonic()
+    assert time.monotonic() - left < 15
+    assert message.lost
+    assert "could not hand back" in caplog.text
+    proxy.unhang()
+    lab.client.close()
 
 
 # --- a full server ----------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@ topic, what was handed back before what was never claimed.
 items: its topics with room, the most urgent first; room: how many of the topic; class: topics of one number are equals.
 What is left behind in a class keeps the next ones waiting: nothing overtakes what is more urgent. extra: how many
 beyond the rooms in all, for those who wait already. look: '1' now and then: to be seen, and to look for what is not its daily business;
-expired: '1' unless Redis was away a moment ago, when owners could not renew either.
+latest: '' while nothing counts as expired: Redis was away a moment ago, and owners could not renew either; else the time
+in ms that its clock shows at most if it has not leapt: beyond, nothing has really expired either.
 max_deliveries: 0 for any number; what would be claimed once more than that is dead. What is due is made ready.
 number: a claim that `mq_settle` has named, or one of a subscription that is not there any more, takes nothing: it was
 held up on its way, and nobody waits for it.
@@ -14,7 +15,7 @@ work behind rings for the next.
 Not repeatable: after a lost reply `mq_settle` gives back what was taken.
 ]]
 --@include clock mq mq_message mq_delayed mq_dead mq_presence waiting
---@args queue consumer number visibility look expired extra max_deliveries dead_topic idle_ms
+--@args queue consumer number visibility look latest extra max_deliveries dead_topic idle_ms
 --@items topic room class
 
 local refused = mq_refusal(queue, visibility)
@@ -128,7 +129,7 @@ if look == '1' then
     local stream = key.mq_topic(queue, topic)
     local pending = redis.pcall('XPENDING', stream, WORKER_GROUP)
     if not pending.err and pending[1] > 0 then
-      if expired == '1' then walk(topic, ask_expired) end
+      if latest ~= '' and now_ms <= tonumber(latest) then walk(topic, ask_expired) end
       risk = math.max(risk, #redis.call('XPENDING', stream, WORKER_GROUP, 'IDLE', text(soon), '-', '+', 1) + 1)
     end
   end

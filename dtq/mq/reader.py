@@ -85,7 +85,8 @@ class Reader:
         """End the thread; `stop` of the session is set."""
         self._bell.interrupt()
         self._session.nudges.put(None)
-        self._thread.join(JOIN_LIMIT_S)
+        if self._thread.is_alive():
+            self._thread.join(JOIN_LIMIT_S)
         self._bell.close()
 
     def _run(self) -> None:
@@ -114,16 +115,17 @@ class Reader:
 
     def step(self) -> None:
         """Claim once."""
-        session, store = self._session, self._session.store
+        session, quiet = self._session, self._quiet
         if self._unsettled:
             session.settle()
         now = time.monotonic()
         look = now >= self._look_at
-        expired = look and self._quiet.ms() >= store.options.visibility_timeout_s / 3 * 1000
+        well = look and quiet.ms() >= session.store.options.visibility_timeout_s / 3 * 1000
         rooms = session.holdings.rooms(self._left)
         self._unsettled = True  # also when the script fails half-way: what it took it keeps
-        reply = session.claim(rooms, self._extra(), look=look, expired=expired)
+        reply = session.claim(rooms, self._extra(), look=look, latest=quiet.latest if well else None)
         self._unsettled = False
+        quiet.note_time(reply.now, now)
         if reply.registered:
             self._plan(reply, rooms, now, look)
         else:  # a FLUSHALL, or it was not seen for long; nothing was taken

@@ -34,7 +34,8 @@ class Renewer:
     def join(self) -> None:
         """End the thread; `stop` of the session is set."""
         self._session.work.put(None)
-        self._thread.join(JOIN_LIMIT_S)
+        if self._thread.is_alive():
+            self._thread.join(JOIN_LIMIT_S)
 
     def _run(self) -> None:
         session = self._session

@@ -104,11 +104,13 @@ class Session:
         """Register with Redis, also anew after a FLUSHALL."""
         self.store.subscribe(self.consumer, self.topics, socket.gethostname(), os.getpid())
 
-    def claim(self, rooms: Sequence[tuple[str, int, int]], extra: int, *, look: bool, expired: bool) -> ClaimReply:
+    def claim(
+        self, rooms: Sequence[tuple[str, int, int]], extra: int, *, look: bool, latest: float | None
+    ) -> ClaimReply:
         """Claim, and let receivers have what was claimed; see `Store.claim`."""
         self._last_claim += 1
         asked_at = time.monotonic()
-        reply = self.store.claim(self.consumer, rooms, extra, number=self._last_claim, look=look, expired=expired)
+        reply = self.store.claim(self.consumer, rooms, extra, number=self._last_claim, look=look, latest=latest)
         claims_end = asked_at + self.store.options.visibility_timeout_s  # the answer may have taken long
         self.holdings.add((Message(self, one) for one in reply.messages), claims_end)
         return reply

@@ -30,6 +30,7 @@ PRESENCE_KEEP_MS = 60_000
 _RECORD_KEEP_MS = 86_400_000
 _DELAYS_RECENT_MS = 600_000
 _CLAIM_BYTES = 1_048_576
+_FAR_S = 1e12
 _ID = tuple[str, str]
 
 
@@ -75,6 +76,8 @@ class ClaimReply(NamedTuple):
     """0: nothing is in flight, so no claim can expire soon. 2: one is about to. Else 1."""
     registered: bool
     """Whether the subscription is known; else nothing was taken, and it has to come again."""
+    now: float
+    """What Redis's clock showed, in seconds since the epoch."""
 
 
 class Store:
@@ -140,13 +143,14 @@ class Store:
         *,
         number: int,
         look: bool = False,
-        expired: bool = False,
+        latest: float | None = None,
     ) -> ClaimReply:
         """Take messages: of each topic as many as there is room, and up to `extra` more in all.
 
         rooms: topic, room, number of its class, the most urgent first.
         number: counts the claims of the consumer: one that comes after `settle` has named it takes nothing.
-        look: be seen, and look after the queue. expired: look for ended claims too.
+        look: be seen, and look after the queue. latest: look for ended claims too, but not when Redis's clock shows
+            more than this, in seconds since the epoch: it has leapt, and nothing has really ended.
         Never repeated: after RedisUnavailable call `settle`. Raises as `put`.
         """
         reply = self._run(
@@ -158,7 +162,7 @@ class Store:
             number=number,
             visibility=self.options.visibility,
             look="1" if look else "0",
-            expired="1" if expired else "0",
+            latest="" if latest is None else f"{min(latest, _FAR_S) * 1000:.0f}",
             extra=extra,
             max_deliveries=self.options.max_deliveries,
             dead_topic=self.options.dead_topic,
@@ -173,6 +177,7 @@ class Store:
             delays == 1,
             at_risk,
             registered == 1,
+            int(now) / 1000,
         )
 
     def settle(self, consumer: str, topics: Sequence[str], held: Iterable[_ID], number: int) -> None:

@@ -51,8 +51,12 @@ class Subscription:
         session.come()
         self._session = session
         self._threads = (Reader(session, self._quiet), Renewer(session))
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # no room for another thread: the one that runs must not take messages for nobody
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
