@@ -324,7 +324,7 @@ def test_message_queues_are_shown_paused_purged_and_their_dead_requeued(api: Api
     post(api, "/messages/commands/later/purge", name="late")
     assert "Nothing was done" in said(api)
     post(api, "/messages/commands/later/purge", name="later")
-    assert "Removed 1 messages" in said(api)
+    assert "Removed 1 message of later." in said(api)
     assert "no message queue nobody" in page(api, "/messages/nobody", 404)
     assert "no such topic" in page(api, "/messages/commands/a%20b", 404)
 

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.web_server import WebServer
+
+LIVE = "#live[data-state=live]"
+PATIENCE_MS = 15_000
+PATHS = (
+    *(
+        "/",
+        "/queues",
+        "/queues/webhooks",
+        "/tasks",
+        "/tasks?q=colour:x+status:running",
+        "/tasks/new?task_type=email.welcome",
+    ),
+    *(
+        "/failures",
+        "/dead",
+        "/dead/bulk?action=requeue&all=1",
+        "/tasks/cancel-all?q=error:e",
+        "/workers",
+        "/messages",
+        "/messages/commands",
+    ),
+    *("/messages/commands/retry", "/bulk", "/events", "/audit", "/settings", "/nope", "/sign-in"),
+)
+"""Every page, as a lively server has it, but for those of single tasks."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 AXE = Path(__file__).parent / "vendor" / "axe-core@4.14.1" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
@@ -46,3 +72,21 @@ def violations(page: Any, only: Sequence[str] = ()) -> list[str]:
         for one in found["violations"]
         for node in one["nodes"][:3]
     ]
+
+
+def submit(page: Any, task_type: str, payload: str = "{}", **fields: str) -> str:
+    """Fill in the form and send it; return the id of the task."""
+    page.goto(re.sub(r"(//[^/]+).*", r"\1/tasks/new", page.url))
+    page.fill("input[name=task_type]", task_type)
+    page.fill("textarea[name=payload]", payload)
+    for name, value in fields.items():
+        if name != "queue":
+            page.click("#submit summary")
+        page.fill(f"input[name={name}]", value)
+    page.click("#submit button.primary")
+    page.wait_for_url(re.compile(r"/tasks/[0-9a-f]{32}$"))
+    return str(page.url.rpartition("/")[2])
+
+
+def url_of(server: WebServer, path: str) -> str:
+    return f"http://127.0.0.1:{server.port}{path}"

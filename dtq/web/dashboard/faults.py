@@ -42,7 +42,13 @@ def _on_dtq_error(error: DtqError) -> Response:
         return _page(503, "Redis is away", sentence(error.message), away=True)
     if error.http_status >= 500:
         log.error("a page failed", extra={"request_id": request_id(), "code": error.code}, exc_info=error)
-    return _page(error.http_status, HTTPStatus(error.http_status).phrase, sentence(error.message))
+    return _page(error.http_status, _title(error), sentence(error.message))
+
+
+def _title(error: DtqError) -> str:
+    if error.http_status == HTTPStatus.NOT_FOUND:  # TASK_NOT_FOUND
+        return error.code.replace("_", " ").capitalize()
+    return "Not allowed" if error.http_status == HTTPStatus.FORBIDDEN else HTTPStatus(error.http_status).phrase
 
 
 def _on_http_error(error: HTTPException) -> Any:

@@ -17,6 +17,7 @@ from dtq.web.dashboard.flash import Said
 from dtq.web.dashboard.jsontree import MOST_TEXT, Redactor, tree
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
+from dtq.web.dashboard.words import plural
 from dtq.web.engine import engine
 from dtq.web.sessions import allow_page
 
@@ -110,7 +111,7 @@ def purge(queue: str, topic: str) -> Response:
     if request.form.get("name", "").strip() != topic:
         return back(Said(kind="failed", text=f"Nothing was done: type the name of the topic, {topic}, to confirm."), to)
     number = _queue(queue, topic).purge(topic, actor=actor(_reason()))
-    return back(Said(kind="done", text=f"Removed {number:,} messages of {topic}."), to)
+    return back(Said(kind="done", text=f"Removed {plural(number, 'message')} of {topic}."), to)
 
 
 @action("/messages/<queue>/<topic>/requeue")

@@ -95,7 +95,9 @@ def _retrying(task: Task, now: float) -> str:
 
 def _succeeded(task: Task, now: float) -> str:
     took = duration((task.finished_at or now) - task.created_at)
-    ran = duration((task.finished_at or now) - (task.started_at or now))
+    last = task.attempts[-1] if task.attempts else None
+    ran_s = _ran(last) if last is not None and last.outcome is Disposition.SUCCEEDED else None
+    ran = duration((task.finished_at or now) - (task.started_at or now) if ran_s is None else ran_s)
     tries = "" if task.attempt <= 1 else f" on attempt {task.attempt}"
     return f"It succeeded{tries}: {ran} of work, {took} after it was submitted."
 
