@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,6 +84,7 @@ class Chaos:
         self.consumed.touch()
         self.names = itertools.count()
         self.depths: list[int] = []
+        self.timers: list[threading.Timer] = []
 
     def producer(self) -> Child:
         url, name = self.dice.choice(self.urls), f"p{next(self.names)}"
@@ -104,6 +108,8 @@ class Chaos:
                     next_at = number + self.dice.randrange(20, 60)
                     self.harm(producers, consumers)
         finally:
+            for timer in self.timers:
+                timer.join()
             for one in (*producers, *consumers):
                 one.close()
 
@@ -117,10 +123,27 @@ class Chaos:
             victim = self.dice.randrange(len(consumers))
             consumers[victim].close()
             consumers[victim] = self.consumer()
-        elif what < 0.8:
+        elif what < 0.5:  # longer than the timeout: it goes on when others have taken over
+            self.stop_for_a_while(self.dice.choice(consumers))
+        elif what < 0.6:
+            self.hang_for_a_while(self.dice.choice(self.proxies))
+        elif what < 0.85:
             self.dice.choice(self.proxies).drop_next_reply(b"EVALSHA", times=self.dice.randrange(1, 4))
         else:
             self.dice.choice(self.proxies).cut()
+
+    def stop_for_a_while(self, child: Child) -> None:
+        child.signal(signal.SIGSTOP)
+        self.later(lambda: child.signal(signal.SIGCONT))
+
+    def hang_for_a_while(self, proxy: FlakyProxy) -> None:
+        proxy.hang()
+        self.later(proxy.unhang)
+
+    def later(self, end: Callable[[], None]) -> None:
+        timer = threading.Timer(TIMEOUT_S * self.dice.uniform(0.8, 2), end)
+        timer.start()
+        self.timers.append(timer)
 
     def drain(self) -> None:
         """Take what is left."""
@@ -150,6 +173,9 @@ def test_nothing_is_lost_while_processes_die_and_connections_break(
     assert len(accepted) > WANTED / 2
     assert accepted <= set(handled), sorted(accepted - set(handled))[:10]
     assert max(chaos.depths) <= MAX_SIZE
+    counts = [topic.counts for topic in chaos.queue.stats().topics.values()]
+    stored, acknowledged = (sum(one.get(what, 0) for one in counts) for what in ("stored", "acknowledged"))
+    assert stored == acknowledged >= len(accepted), "each that was stored was acknowledged once, by one"
     assert mq_valkey.server.call("HLEN", mq_valkey.keys.mq_keys("commands")) == 0
     assert sum(handled.values()) < 1.5 * len(handled), "delivered again, but not for nothing"
     wait_until(lambda: sum(mq_valkey.pending(topic) for topic in "abc") == 0, what="nothing to be pending")

@@ -165,6 +165,34 @@ def test_mq_17_an_acknowledgement_that_fails_raises_and_may_be_repeated(
     assert mq_valkey.length("a") == 1
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_mq_17_an_acknowledgement_whose_connection_is_cut_raises_and_may_be_repeated(
+    mq_valkey: Lab, proxied: tuple[Lab, FlakyProxy], written: bool
+) -> None:
+    lab, proxy = proxied
+    queue = lab.queue(visibility_timeout_s=0.6)
+    queue.put_many([("a", b"", "one"), ("a", b"", "two")])
+    with queue.subscribe(["a"]) as subscription:
+        first, second = subscription.receive(5), subscription.receive(5)
+        if written:  # both times that it is sent only the answer is lost
+            acknowledging = queue._store.scripts.script("mq_acknowledge").sha.encode()
+            mq_valkey.server.call("SCRIPT", "LOAD", queue._store.scripts.script("mq_acknowledge").source)
+            proxy.drop_next_reply(matching=acknowledging, times=2)
+        else:
+            proxy.refuse()
+            proxy.cut()
+        with pytest.raises(RedisUnavailable):
+            first.acknowledge()
+        assert mq_valkey.length("a") == (1 if written else 2)
+        proxy.accept()
+        if not written:
+            again = subscription.receive(10)
+            assert (again.key, again.deliveries) == ("one", 2)
+        assert first.acknowledge(), "the same consumer owns it, or has done it"
+        assert second.acknowledge()
+    assert mq_valkey.length("a") == 0
+
+
 @pytest.mark.parametrize("call", ["put", "put_many", "acknowledge", "release", "resume", "requeue"])
 def test_redis_11_a_lost_reply_changes_neither_the_answer_nor_what_is_stored(
     mq_valkey: Lab, proxied: tuple[Lab, FlakyProxy], call: str

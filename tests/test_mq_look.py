@@ -155,6 +155,16 @@ def test_the_oldest_that_waits_may_be_one_that_was_handed_back_or_released(mq: L
     wait_until(lambda: is_as_old_as("elder"), what="the age of what was handed back")
 
 
+def test_no_count_is_below_zero_when_something_else_deletes_what_is_in_flight(mq: Lab) -> None:
+    queue = mq.queue()
+    queue.put_many([("a", b"")] * 3)
+    for _ in range(2):
+        mq.server.call("XDEL", mq.stream("a"), mq.hand(queue).take().entry)
+    found = queue.stats().topics["a"]
+    assert found.depth == 1, "as max_size counts"
+    assert found.waiting >= 0
+
+
 def test_for_metrics_topics_that_are_counted_apart_are_told_apart_and_the_others_added_up(mq: Lab) -> None:
     queue = mq.queue()
     queue.put_many([("a", b"")] * 3 + [("b", b"")] * 2)

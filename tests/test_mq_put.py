@@ -114,7 +114,10 @@ def test_mq_08_a_duplicate_is_reported_before_a_full_topic(mq: Lab) -> None:
     assert queue.put("a", b"2", key="k", max_size=1) is False
 
 
-def test_mq_09_a_put_that_waits_goes_on_as_soon_as_an_acknowledgement_makes_room(mq: Lab) -> None:
+def test_mq_09_a_put_that_waits_goes_on_as_soon_as_an_acknowledgement_makes_room(
+    mq: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dtq.mq.room.POLL_S", 30)  # so that looking again is not what wakes it
     queue = mq.queue()
     queue.put("a", b"1", max_size=1)
     message = mq.hand(queue).take()

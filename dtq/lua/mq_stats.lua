@@ -11,7 +11,7 @@ for at = ITEMS, #ARGV, ITEM do
   --@item at
   local stream = key.mq_topic(queue, topic)
   local length, delayed, oldest = redis.call('XLEN', stream), redis.call('ZCARD', key.mq_delayed(queue, topic)), ''
-  local taken = length > 0 and claimed(stream) or 0
+  local taken = length > 0 and math.min(claimed(stream), length) or 0  -- something else may have deleted what is taken
   if length > taken then
     local waiting = { mq_waiting_entries(queue, topic, '+', 1)[1] }
     local unread = redis.call('XRANGE', stream, unread_from(stream), '+', 'COUNT', 1)[1]

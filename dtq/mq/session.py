@@ -33,7 +33,7 @@ class Session:
     def __init__(self, store: Store, room: Room, classes: Sequence[Sequence[str]], prefetch: int) -> None:
         self.store = store
         self.topics = [topic for topics in classes for topic in topics]
-        self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
         self.holdings = Holdings(classes, prefetch)
         self.outage = Outage(who=f"the subscription to {store.options.name}")
         self.stop = threading.Event()
