@@ -195,9 +195,11 @@ class Broker:
 
     # --- claiming and finishing ---------------------------------------------------------------------------------------
 
-    def claim(self, worker_id: str, queues: Sequence[str], limit: int) -> ClaimBatch:
+    def claim(self, worker_id: str, queues: Sequence[str], limit: int, *, ring: bool = True) -> ClaimBatch:
         """Take up to `limit` tasks (at most 100) in strict order: queues as given, bands 9 to 0, first in first out.
 
+        ring: wake another worker when something is left. It may be left out by who has not waited since its last claim,
+        and so has taken nobody's token.
         Never repeated: after RedisUnavailable call `settle`, since the tasks may have been given to this worker. For
         one thread at a time of each worker: a claim that another one has overtaken takes nothing.
         """
@@ -208,6 +210,7 @@ class Broker:
             repeat=False,
             worker=worker_id,
             limit=min(limit, ITEMS_A_SCRIPT),
+            ring="1" if ring else "0",
             process=self._process,
             number=self._claim_number,
         )

@@ -9,7 +9,7 @@ import pytest
 
 from dtq.broker import ITEMS_A_SCRIPT, ClaimBatch
 from dtq.keys import GROUP, PARKED
-from dtq.model import Claim, HandlerPolicy
+from dtq.model import Actor, Claim, HandlerPolicy
 from dtq.redisio import Server
 from dtq.states import Status
 from tests.support.engine import Engine
@@ -158,6 +158,23 @@ def test_a_claim_that_leaves_work_behind_rings_for_the_next_worker(engine: Engin
     assert engine.server.call("XLEN", engine.keys.wake("default")) == tokens + 1
     assert not engine.claim_batch("w1", 2).more
     assert engine.server.call("XLEN", engine.keys.wake("default")) == tokens + 1
+
+
+def test_it_rings_for_each_queue_that_has_work_left_and_only_where_it_is_asked_to(engine: Engine) -> None:
+    queues = ["a", "b", "empty", "c", "paused"]
+    for queue in ("a", "b", "c", "paused"):
+        engine.submit_many(2, queue=queue)
+    engine.control.pause("paused", Actor("somebody", ""))
+
+    def tokens() -> list[int]:
+        return [engine.server.call("XLEN", engine.keys.wake(queue)) for queue in queues]
+
+    before = tokens()
+    batch = engine.broker.claim("w1", queues, 3, ring=False)
+    assert ([claim.queue for claim in batch.claims], batch.more) == (["a", "a", "b"], True)
+    assert tokens() == before
+    assert engine.broker.claim("w1", queues, 1).more
+    assert [after - one for after, one in zip(tokens(), before, strict=True)] == [0, 0, 0, 1, 0]
 
 
 def test_work_that_no_claim_can_have_rings_for_nobody(engine: Engine) -> None:

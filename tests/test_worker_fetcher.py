@@ -9,6 +9,7 @@ import pytest
 
 from dtq.broker import ClaimBatch
 from dtq.errors import RedisFull, RedisUnavailable
+from dtq.redisio import Interrupted
 from dtq.states import Status
 from dtq.worker.fetcher import HOLD_S, MAX_AHEAD, MAX_CLAIM
 from tests.support.workers import Unit
@@ -172,13 +173,50 @@ def test_an_idle_worker_waits_for_the_bell_and_polls_now_and_then(unit):
 
 def test_a_token_that_this_worker_will_not_use_goes_back(unit):
     unit.fetcher.step()
-    unit.broker.bell.set()
-    unit.fetcher._state.accepting  # noqa: B018
     unit.doorbell.wait = lambda timeout_s: setattr(unit.state, "quiet", True) or True
-    unit.fetcher.step()
+    for _ in range(3):
+        unit.fetcher.step()
     assert unit.broker.wakes == 1
-    unit.fetcher.step()
     assert limits(unit) == [2]
+
+
+def test_a_token_may_have_been_taken_by_a_wait_that_the_end_of_the_worker_cut_short(unit):
+    unit.fetcher.step()
+    unit.doorbell.wait = interrupted
+    unit.fetcher.step()
+    unit.fetcher.finish()
+    assert unit.broker.wakes == 1
+
+
+def interrupted(timeout_s):
+    raise Interrupted
+
+
+def test_only_a_claim_after_a_wait_rings_for_the_next_worker(unit):
+    """Who has not waited has taken no token."""
+
+    def rings():
+        return [call[2] for call in unit.broker.named("claim")]
+
+    unit.fetcher.step()
+    for _ in range(200):
+        unit.broker.add("echo")
+    unit.run_one()
+    unit.run_one()
+    assert rings() == [True, True, False]
+    unit.broker.lose_reply = "claim"
+    with pytest.raises(RedisUnavailable):
+        unit.claim()
+    assert rings() == [True, True, False, False]
+
+
+def test_a_claim_whose_answer_was_lost_has_rung_for_nobody_for_certain(unit):
+    unit.broker.add("echo")
+    unit.broker.lose_reply = "claim"
+    with pytest.raises(RedisUnavailable):
+        unit.claim()
+    unit.claim()
+    assert [call[2] for call in unit.broker.named("claim")] == [True, True]
 
 
 def test_a_quiet_worker_gives_back_what_it_has_not_started_and_claims_nothing(unit):
@@ -232,7 +270,7 @@ def test_redis_11_a_claim_that_had_been_there_before_is_settled(unit):
     unit.broker.add("echo")
     claim = unit.broker.claim
     answers = [ClaimBatch([], False, 0, 0, taken_before=True)]
-    unit.broker.claim = lambda *arguments: answers.pop() if answers else claim(*arguments)
+    unit.broker.claim = lambda *asked, **options: answers.pop() if answers else claim(*asked, **options)
     unit.fetcher.step()
     assert not unit.broker.named("settle")
     unit.fetcher.step()

@@ -2,8 +2,9 @@
 entries of a band before those that were never claimed, else first in, first out.
 A suspect (its worker died) comes alone. Tickets that stand for nothing are removed, expired tasks expire, a record that
 cannot be read becomes a dead letter, one of a newer schema is set aside for a newer worker.
-Looks at no more than a hundred tickets beyond the limit. Whoever stops with work left behind rings for the next worker.
-Reads without BLOCK, so no band is read before its turn.
+Looks at no more than a hundred tickets beyond the limit. Reads without BLOCK, so no band is read before its turn.
+ring: '1' for a worker that has waited, and so has perhaps taken the tokens of all its queues: when it stops with work left
+behind it rings for the next one. Who did not wait has taken no token, and whoever waits found nothing before he did.
 Returns {claims, more, absorbed, newer, taken before}; a claim is {id, seq, attempt, type, queue, priority, max_attempts,
 timeout, payload, ms waited since it was due, ms since its creation} and, unless all of them are as in a plain
 submission's first claim, {..., failures, suspect, unknown_since, extra}
@@ -12,7 +13,7 @@ its starts apart): one that comes twice, or only after the settling, takes nothi
 Events: TASK_STARTED, TASK_EXPIRED, TASK_DUPLICATE_ABSORBED, TASK_DEAD_LETTERED.
 ]]
 --@include clock journal index wake ticket finish dead record claims band
---@args worker limit process number
+--@args worker limit ring process number
 --@items queue
 
 if claimed_before(worker, process, number) then return { {}, 0, 0, 0, 1 } end
@@ -178,6 +179,7 @@ if stopped then  -- else all that can be claimed is: what is still queued waits 
     local queue = ARGV[at]
     if redis.call('ZCARD', key.index(queue, 'queued')) > 0 and redis.call('EXISTS', key.paused(queue)) == 0 then
       more = 1
+      if ring ~= '1' then break end
       wake(queue)
     end
   end

@@ -50,6 +50,8 @@ class Fetcher(Service):
         self._unsettled = False
         """A claim's answer was lost: Redis may count tasks as this worker's that it knows nothing of."""
         self._work_likely = True
+        self._waited = True
+        """Since the last claim: tokens may have been taken that others would have woken for."""
         self._claimed_at = -math.inf
         self._last_types: frozenset[str] = frozenset()
         self._held_off_at: int | None = None
@@ -70,6 +72,7 @@ class Fetcher(Service):
             return self._suspects.step(self._stop)
         if not self._state.accepting or self._backlog() > MAX_BACKLOG or time.monotonic() < self._suspects.not_before:
             self._give_back(math.inf)
+            self._pass_tokens_on()
             self._stop.wait(0.1)
             return True
         ahead = self._ahead(time.monotonic())
@@ -91,6 +94,7 @@ class Fetcher(Service):
         if self._unsettled:
             self._settle()
         give_back(self._state, jobs, patience_s=SHUTDOWN_PATIENCE_S)
+        self._pass_tokens_on()
 
     # --- claiming -----------------------------------------------------------------------------------------------------
 
@@ -98,11 +102,12 @@ class Fetcher(Service):
         state = self._state
         now, idle = time.monotonic(), not len(state.holdings)
         try:
-            batch = state.broker.claim(state.worker_id, state.queues, limit)
+            batch = state.broker.claim(state.worker_id, state.queues, limit, ring=self._waited)
         except RedisUnavailable:
             self._unsettled = True
             raise
         state.outage.over()
+        self._waited = batch.taken_before
         self._claimed_at = now
         claims = batch.claims
         self._work_likely = bool(batch.more) or len(claims) >= limit
@@ -208,6 +213,7 @@ class Fetcher(Service):
             self._work_likely = True
             return
         until_poll = self._claimed_at + POLL_S - time.monotonic()
+        self._waited = True
         try:
             rung = self._doorbell.wait(HOLD_S if self._pool.waiting else max(0.001, until_poll))
         except Interrupted:  # this worker stops
@@ -215,12 +221,14 @@ class Fetcher(Service):
         except RedisUnavailable:
             self._work_likely = True  # a token may have been lost with the answer
             raise
-        if not rung:
-            return
-        self._work_likely = True
-        if self._stop.is_set() or not state.accepting:
-            for queue in state.queues:  # the token was for somebody who claims
-                state.broker.wake(queue)
+        self._work_likely = self._work_likely or rung
+
+    def _pass_tokens_on(self) -> None:
+        """Ring for others, should this worker have taken tokens whose work it will not claim."""
+        if self._waited:
+            for queue in self._state.queues:
+                self._state.broker.wake(queue)
+            self._waited = False
 
     # --- giving back --------------------------------------------------------------------------------------------------
 

@@ -113,9 +113,9 @@ class FakeBroker:
 
     # --- the broker's interface ---------------------------------------------------------------------------------------
 
-    def claim(self, worker_id: str, queues: Sequence[str], limit: int) -> ClaimBatch:
+    def claim(self, worker_id: str, queues: Sequence[str], limit: int, *, ring: bool = True) -> ClaimBatch:
         with self._lock:
-            self._enter("claim", limit)
+            self._enter("claim", limit, ring)
             self.bell.clear()
             order = sorted(self.waiting, key=lambda i: (queues.index(self.tasks[i].claim.queue), -self._band(i)))
             claims: list[Claim] = []
@@ -129,7 +129,7 @@ class FakeBroker:
                 claims.append(task.claim)
                 if task.claim.suspect:
                     break
-            if self.waiting:
+            if self.waiting and ring:
                 self.bell.set()
             self._leave("claim")
             return ClaimBatch(claims, bool(self.waiting), 0, 0)
