@@ -203,6 +203,7 @@ def stand() -> Iterator[Stand]:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="dtq-bench-") as directory:
         command = [find_program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory]
+        command += ["--stream-node-max-entries", "32"]  # as docs/deployment.md says
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             found = Stand(f"redis://127.0.0.1:{port}", process.pid, directory)

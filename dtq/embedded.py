@@ -175,6 +175,7 @@ class EmbeddedServer:
         command += ["--port", "0", "--unixsocket", _SOCKET_NAME, "--unixsocketperm", "700"]
         command += ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
         command += ["--maxmemory-policy", "noeviction"]
+        command += ["--stream-node-max-entries", "32"]  # removing an entry walks through its node: 100 by default
         # The server inherits the writing end and never uses it: the reading end tells when it has died.
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as life, open(log_path, "ab") as log:

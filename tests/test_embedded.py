@@ -68,7 +68,8 @@ def test_the_first_user_starts_a_private_server_that_keeps_its_data(place):
     assert server.ensure() is True
     assert stat.S_IMODE((place / ".dtq").stat().st_mode) == 0o700
     assert stat.S_IMODE((place / ".dtq" / "redis.sock").stat().st_mode) == 0o700
-    settings = {"appendonly": b"yes", "appendfsync": b"everysec", "maxmemory-policy": b"noeviction", "port": b"0"}
+    settings = {"appendonly": b"yes", "appendfsync": b"everysec", "maxmemory-policy": b"noeviction", "port": b"0",
+                "stream-node-max-entries": b"32"}  # fmt: skip
     for name, value in settings.items():
         assert call(server, "CONFIG", "GET", name)[1] == value
     assert call(server, "SET", "k", "kept") == b"OK"
