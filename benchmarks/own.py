@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from benchmarks.handler import payload
 from benchmarks.stand import Figures, Processes, Stand, client_of, percentile, stand, wait_for
 from benchmarks.systems import system_of
+from benchmarks.threads import computed, handed_over
 from dtq.client import Client
 from dtq.redisio import Interrupted
 from dtq.streams import Doorbell
@@ -28,11 +29,20 @@ def queues(scale: float) -> Figures:
 
 
 def processes(scale: float) -> Figures:
-    """Handlers that compute for 5 ms: `--processes 2` beside one process of the same eight slots in all."""
+    """Handlers that compute for 5 ms: `--processes 2` beside one process of the same eight slots in all.
+
+    Without dtq: the same computing in bare threads.
+    """
     number = max(200, int(2_000 * scale))
     one = _drained(number, ["default"], "compute", slots=8)
     two = _drained(number, ["default"], "compute", "--processes", "2", slots=4)
-    return {"one process, tasks/s": one, "two processes, tasks/s": two, "two of one": two / one}
+    limit = computed(2, 4, 10) / computed(1, 8, 10)
+    return {
+        "one process, tasks/s": one,
+        "two processes, tasks/s": two,
+        "two of one": two / one,
+        "two of one without dtq": limit,
+    }
 
 
 def priority(scale: float) -> Figures:
@@ -118,7 +128,10 @@ def large_payloads(scale: float) -> Figures:
 
 
 def busy_handlers(scale: float) -> Figures:
-    """Seven of eight slots compute, under a lease of 2 s: leases lost, and how soon the idle slot starts a task."""
+    """Seven of eight slots compute, under a lease of 2 s: leases lost, and how soon the idle slot starts a task.
+
+    Without dtq: a signal through a process of as many computing threads, with as many hand-overs between threads.
+    """
     seconds = max(10.0, 600 * scale)
     with stand() as found, client_of(found) as client, _worker(found, 8, DTQ_VISIBILITY_TIMEOUT_S="2"):
         burning = [
@@ -134,11 +147,14 @@ def busy_handlers(scale: float) -> Figures:
         wait_for(lambda: found.record.count() >= 7 + len(sent), 30, "the last task")
         lost = sum(client.get(task.task_id).seq > 2 for task in burning)
         delays = [(start - at) / 1e6 for start, at in found.record.marks() if at in set(sent)]
+    bare = handed_over(7, min(seconds, 120))
     return {
         "seconds": seconds,
         "leases lost": lost,
         "p50 ms until a start": percentile(delays, 0.5),
         "p99 ms until a start": percentile(delays, 0.99),
+        "p50 ms without dtq": bare[0],
+        "p99 ms without dtq": bare[1],
     }
 
 
