@@ -334,7 +334,7 @@ def test_redis_11_a_claim_that_comes_again_or_too_late_says_so_and_takes_nothing
     engine = Engine(server)
     engine.register("w1")
     ids = engine.submit_many(3)
-    late = {"items": [("default",)], "worker": "w1", "limit": 1, "process": engine.broker._process}
+    late = {"items": [("default",)], "worker": "w1", "limit": 1, "ring": "1", "process": engine.broker._process}
     (held,) = engine.claim("w1", 1)
     engine.broker.settle("w1", ["default"], [held.task_id])
     number = engine.broker._claim_number

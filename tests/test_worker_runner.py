@@ -149,9 +149,9 @@ def test_a_claim_whose_answer_came_after_its_lease_is_left_to_others(make, wait_
     unit.broker.add("echo")
     claim = unit.broker.claim
 
-    def late(*asked):
+    def late(*asked, **options):
         asked_at = time.monotonic()
-        batch = claim(*asked)
+        batch = claim(*asked, **options)
         wait_until(lambda: time.monotonic() - asked_at > unit.state.lease_s, what="the end of the lease")
         unit.ticker.step()
         return batch
