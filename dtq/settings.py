@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     directory: Path = setting(
         "Where `.dtq/` is made: the data of the private server, and the secret of the sessions.",
         Path(),
-        allowed="a path",
+        allowed="a directory that exists",
         auto="the current directory",
     )
     redis_server: str = setting(
@@ -291,6 +291,13 @@ class Settings(BaseSettings):
         if url and not (separator and scheme in _SCHEMES and (rest or scheme == "memory")):
             raise ValueError
         return url
+
+    @field_validator("directory")
+    @classmethod
+    def _no_misspelt_one(cls, directory: Path) -> Path:
+        if not directory.is_dir():  # made silently, it would be a second, empty dtq
+            raise ValueError
+        return directory
 
     @field_validator("namespace")
     @classmethod

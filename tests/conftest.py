@@ -14,15 +14,29 @@ import pytest
 from dtq.keys import Keys
 from dtq.redisio import Server
 from dtq.settings import load_settings
-from tests.support import waiting
+from tests.support import suites, waiting
+from tests.support.dump import namespace_of
 from tests.support.invariants import State, lifetime_rules
 from tests.support.lifetimes import check_keys
 from tests.support.mq import Lab
 from tests.support.proxy import FlakyProxy
 from tests.support.servers import PROGRAMS, ServerProcess, find_program
-from tests.support.topologies import Cluster
+from tests.support.topologies import WAYS, Cluster
 
 _numbers = itertools.count()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--topology", choices=sorted(WAYS), help="run the tests that take a server, on one that is run like this"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    topology = config.getoption("topology")
+    if topology:
+        items[:], others = suites.chosen(topology, items)
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_configure() -> None:
@@ -50,8 +64,18 @@ def wait_until() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def server_process() -> Iterator[Callable[[str], ServerProcess]]:
-    """`server_process("redis7")`: the process of a kind of server, one a session and xdist worker, no persistence."""
+def server_process(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], ServerProcess]]:
+    """`server_process("redis7")`: the process of a kind of server, one a session and xdist worker, no persistence.
+
+    With --topology: the process that holds the keys there, whatever kind is asked for.
+    """
+    topology = pytestconfig.getoption("topology")
+    if topology:
+        with suites.topology(topology, tmp_path_factory.mktemp("topology")) as holder:
+            yield lambda name: holder
+        return
     made: dict[str, ServerProcess] = {}
 
     def process(name: str) -> ServerProcess:
@@ -86,6 +110,7 @@ def _reset(server: Server) -> None:
 
 def _clean(process: ServerProcess) -> Iterator[Server]:
     server = Server.connect(process.url)
+    server.safe_url = process.url  # the passwords of tests are no secrets
     server.call("FLUSHALL")
     _reset(server)
     try:
@@ -120,7 +145,7 @@ def bounded_keys(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a key in `dtq` on its `server` or `any_server` that no rule of the lifetimes allows."""
     server: Server = request.getfixturevalue("any_server" if "any_server" in request.fixturenames else "server")
     yield
-    keys, settings = Keys("dtq"), load_settings(env_file=None, redis_url="memory://")
+    keys, settings = Keys(namespace_of(server)), load_settings(env_file=None, redis_url="memory://")
     check_keys(server, keys, lifetime_rules(State(server, keys), settings))
 
 
@@ -158,8 +183,10 @@ class ProxyFactory(Protocol):
 
 
 @pytest.fixture
-def flaky_proxy() -> Iterator[ProxyFactory]:
+def flaky_proxy(pytestconfig: pytest.Config) -> Iterator[ProxyFactory]:
     """`flaky_proxy(server.safe_url)`: a proxy that drops replies, cuts, delays, refuses, hangs and lies on command."""
+    if pytestconfig.getoption("topology") in ("tls", "sentinel", "cluster"):
+        pytest.skip("a proxy can stand before one server in the clear; here clients would go past it")
     made: list[FlakyProxy] = []
 
     def make(upstream_url: str, *, tcp: bool = False) -> FlakyProxy:

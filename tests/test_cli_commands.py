@@ -17,6 +17,7 @@ from dtq.settings import load_settings
 from dtq.worker.launch import Options, run_worker
 from tests.support import PROJECT
 from tests.support.commands import Commands, flask
+from tests.support.engine import Engine
 
 NO_ID = "0" * 32
 
@@ -253,6 +254,15 @@ def test_queues_are_listed_shown_paused_and_resumed(commands, client):
     assert commands.json("queue", "resume", "mail") == {"queue": "mail", "paused": False, "changed": False}
     assert commands.json("queue", "list")["queues"][0]["paused"] is False
     assert "a queue's name" in commands("queue", "pause", "Not A Queue", code=2).stderr
+
+
+def test_a_queue_that_nobody_uses_is_not_found_and_one_that_only_waits_for_tasks_is(commands, client):
+    client.broker.register(Engine(client.server).worker("w1", queues=("idle",)), {})
+    client.pause("closed")
+    assert "there is no queue idel" in commands("queue", "stats", "idel", code=3).stderr
+    assert commands("queue", "stats", "idel", "--json", code=3).stdout == ""
+    for name in ("idle", "closed"):
+        assert commands.json("queue", "stats", name)["depth"] == 0
 
 
 def test_dead_letters_are_listed_and_queued_again(commands):

@@ -11,11 +11,13 @@ import pytest
 
 from dtq.commands import checks
 from dtq.commands.root import COMMANDS, dtq
+from dtq.redisio import Server
 from tests.support import PROJECT
 from tests.support.commands import Commands
 from tests.support.dump import names
 from tests.support.engine import Engine
 from tests.support.servers import free_port
+from tests.support.topologies import ADMINISTRATOR, restricted_user
 from tests.support.web import running_api
 
 
@@ -33,8 +35,6 @@ def findings(commands, code=1):
 def test_doctor_finds_nothing_where_all_is_well(server_factory):
     process = server_factory(aof=True)
     commands = Commands(process.url)
-    from dtq.redisio import Server
-
     server = Server.connect(process.url)
     engine = Engine(server)
     engine.register()
@@ -96,6 +96,7 @@ def test_doctor_says_that_redis_is_out_of_reach(tmp_path):
     assert "s3cret" not in json.dumps(told)
 
 
+@pytest.mark.not_on("acl", "tls", "sentinel", "cluster", because="it makes a user of one plain server")
 def test_doctor_needs_no_info(server, commands):
     server.call("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-info")
     commands.environment["DTQ_REDIS_URL"] = server.safe_url.replace("unix://", "unix://app:secret@")
@@ -114,6 +115,7 @@ def test_the_document_is_that_of_the_server(server, commands, tmp_path):
     assert "cannot be written" in result.stderr
 
 
+@pytest.mark.not_on("acl", because="dtq's user may not list keys, without which nothing is measured")
 def test_bench_measures_and_leaves_nothing_behind(server, commands):
     Engine(server).submit()
     before = names(server, "*")
@@ -214,3 +216,16 @@ def test_each_exit_code_of_the_table_is_met(server, commands):
     commands("list", code=78)
     commands.environment |= {"DTQ_MAX_QUEUE_DEPTH": "1", "DTQ_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
     commands("list", code=69)
+
+
+@pytest.mark.slow
+def test_bench_makes_nothing_that_it_could_not_remove_and_its_keys_begin_like_those_of_dtq(tmp_path):
+    with restricted_user(tmp_path) as process:
+        commands = Commands(process.url)
+        assert "'scan'" in commands("bench", "--tasks", "100", code=69).stderr
+        server = Server.connect(process.url.replace("dtq:s3cret", ADMINISTRATOR))
+        assert server.call("DBSIZE") == 0
+        server.call("ACL", "SETUSER", "dtq", "+scan")
+        assert commands.json("bench", "--tasks", "100")["submitted a second, in bulk"] > 0
+        assert server.call("DBSIZE") == 0
+        server.close()

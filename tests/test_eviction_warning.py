@@ -32,6 +32,7 @@ def test_redis_09_web_server_and_worker_say_once_that_keys_may_be_evicted(server
 
 
 @pytest.mark.slow
+@pytest.mark.not_on("acl", "tls", "sentinel", "cluster", because="it makes a user of one plain server")
 @pytest.mark.parametrize("refused", ["+@all -info -config", "+@all"])
 def test_redis_09_a_server_that_does_not_tell_is_no_error(server, tmp_path, refused):
     """As managed ones: INFO is refused."""

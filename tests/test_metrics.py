@@ -77,6 +77,7 @@ def test_every_figure_of_the_contract_is_told_and_counts_what_happened(api: Api)
     assert counted == {
         "submitted": 7, "started": 4, "succeeded": 1, "failed": 1, "retried": 1, "dead_lettered": 1,
     }  # fmt: skip
+    assert told.one("dtq_tasks_reclaimed_total", **pair) == 0, "told before the first, or increase() would not see it"
     for status, number in {"succeeded": 1, "dead_lettered": 1, "cancelled": 1}.items():
         assert told.one("dtq_tasks_completed_total", **pair, status=status) == number
     for result, number in {"succeeded": 1, "failed": 2, "cancelled": 0}.items():

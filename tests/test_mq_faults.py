@@ -457,6 +457,7 @@ def test_mq_37_too_old_a_server_is_one_clear_error(mq_valkey: Lab, proxied: tupl
 # --- surroundings -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_on("acl", "tls", "sentinel", "cluster", because="it makes a user of one plain server")
 def test_mq_35_a_user_who_may_touch_nothing_but_the_namespace_is_enough(server: Server) -> None:
     server.call("ACL", "SETUSER", "ann", "on", ">secret", "~dtq:*", "resetchannels", "+@all", "-@admin", "-@dangerous")
     try:

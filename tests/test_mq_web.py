@@ -141,6 +141,7 @@ def test_metrics_tell_of_message_queues_by_queue_and_topic(api: Api) -> None:
     assert figures.one("dtq_mq_puts_total", **where, outcome="duplicate") == 1
     assert figures.one("dtq_mq_released_total", **where) == 1
     assert figures.one("dtq_mq_dead_total", **where) == 1
+    assert figures.one("dtq_mq_lost_total", **where) == 0, "told before the first, or increase() would not see it"
     assert figures.one("dtq_mq_depth", queue="commands", topic="b") == 1
     assert figures.one("dtq_mq_delayed", queue="commands", topic="b") == 1
     assert figures.one("dtq_mq_depth", queue="commands", topic="_other") == 1, "the dead topic was never put into"

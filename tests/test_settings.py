@@ -206,6 +206,7 @@ def test_the_url_forms_are_accepted(url: str) -> None:
         ("PREFETCH", "-1", "DTQ_PREFETCH=-1 cannot be used; allowed: auto, or a whole number from 0 to 1000"),
         ("API_HOST", "a b", "DTQ_API_HOST=a b cannot be used; allowed: a host name or an address"),
         ("TASKS", "a/b", "DTQ_TASKS=a/b cannot be used; allowed: names of Python modules, separated by commas"),
+        ("DIRECTORY", "/nowhere/dtq", "DTQ_DIRECTORY=/nowhere/dtq cannot be used; allowed: a directory that exists"),
         ("WORKER_ID", "a b", "DTQ_WORKER_ID=a b cannot be used; allowed: 1 to 128 of A-Z a-z 0-9 _ . : -"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -19,77 +18,10 @@ from dtq.queries import TaskFilter
 from dtq.redisio import Server
 from dtq.settings import load_settings
 from dtq.states import Status
-from tests.support.servers import ServerProcess, find_program, free_port
-from tests.support.tls import make_certificates, tls_options, tls_url
-from tests.support.topologies import Cluster, Sentinels
+from tests.support.servers import find_program
+from tests.support.topologies import WAYS, Cluster, Sentinels, restricted_user_on_cluster
 from tests.support.waiting import wait_until
 from tests.support.workers import LocalWorker
-
-LEAST_RIGHTS = (
-    "resetkeys", "~dtq:*", "resetchannels", "-@all", "+@scripting", "+@stream", "+@hash", "+@sortedset", "+@set",
-    "+@list", "+@string", "+exists", "+del", "+unlink", "+expire", "+pexpire", "+pttl", "+persist", "+type", "+ping",
-    "+time", "+wait", "+waitaof", "+info", "+hello", "+client|setname", "-script|flush", "-script|kill",
-)  # fmt: skip
-"""What docs/deployment.md gives to dtq's user."""
-
-
-@contextmanager
-def unix_socket(directory):
-    process = ServerProcess(find_program("valkey"))
-    try:
-        yield process.start().url
-    finally:
-        process.remove()
-
-
-@contextmanager
-def restricted_user(directory):
-    """A user with the rights that the documents name, and a default user that is off."""
-    process = ServerProcess(find_program("valkey"), tcp=True)
-    try:
-        process.start()
-        server = Server.connect(process.url)
-        server.call("ACL", "SETUSER", "dtq", "reset", "on", ">s3cret", *LEAST_RIGHTS)
-        server.call("ACL", "SETUSER", "default", "off")
-        server.close()
-        yield process.url.replace("redis://", "redis://dtq:s3cret@")
-    finally:
-        process.remove()
-
-
-@contextmanager
-def client_certificates(directory):
-    program = find_program("redis7")
-    if program is None:
-        pytest.skip("this machine has no Redis 7 that could speak TLS")
-    certificates, port = make_certificates(directory), free_port()
-    process = ServerProcess(program, options=tls_options(certificates, port))
-    try:
-        try:
-            process.start()
-        except AssertionError:
-            pytest.skip("the Redis 7 of this machine does not speak TLS")
-        yield tls_url(certificates, port)
-    finally:
-        process.remove()
-
-
-@contextmanager
-def sentinel(directory):
-    topology = Sentinels(find_program("valkey"))
-    try:
-        yield topology.start().url
-    finally:
-        topology.remove()
-
-
-@contextmanager
-def cluster(directory):
-    topology = Cluster(find_program("valkey"), size=3)
-    try:
-        yield topology.start().url
-    finally:
-        topology.remove()
 
 
 class Work:
@@ -131,10 +63,10 @@ class Work:
         self.client.close()
 
 
-@pytest.fixture(params=[unix_socket, restricted_user, client_certificates, sentinel, cluster])
+@pytest.fixture(params=[*WAYS.values(), restricted_user_on_cluster], ids=lambda way: way.__name__)
 def work(request, tmp_path):
-    with request.param(tmp_path) as url:
-        made = Work(url)
+    with request.param(tmp_path) as process:
+        made = Work(process.url)
         yield made
         made.close()
 
@@ -263,9 +195,7 @@ def test_a_node_of_the_cluster_that_is_restarted_in_the_middle_of_a_load_loses_n
     topology = Cluster(find_program("valkey"), size=3, aof=True)
     try:
         work = Work(topology.start().url, durable_writes=True)
-        work.client.server.call("PING")
-        where = work.client.server._pool.route.where
-        node = next(node for node in topology.nodes if str(node.port) in where)
+        node = topology.holder()
         own = Server.connect(node.url)
         own.call("CONFIG", "SET", "appendfsync", "always")
         own.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dtq.client import Client
+from dtq.redisio.urls import hide_passwords
 from dtq.settings import load_settings
 from dtq.states import Status
 from tests.support import PROJECT
@@ -52,7 +53,7 @@ def test_it_says_who_it_is_and_runs_tasks_of_the_current_directory(workers, clie
     module = tasks("@task('own')\ndef own(payload, ctx): return os.getpid()")
     worker = workers.spawn("--queues", "mail,default", "--concurrency", "3", "--tasks", module, "--name", "first")
     line = worker.log.splitlines()[0]
-    for text in ("worker first", "queues mail,default", "3 slots", server.safe_url, "tasks own"):
+    for text in ("worker first", "queues mail,default", "3 slots", hide_passwords(server.safe_url), "tasks own"):
         assert text in line
     done = client.wait(client.submit("own", queue="mail").task_id, 10)
     assert (done.status, done.result, done.worker_id) == (Status.SUCCEEDED, worker.pid, "first")

@@ -49,6 +49,7 @@ def bench(number: int, payload_bytes: int, as_json: bool) -> None:
         raise Failure("DTQ_REDIS_URL=memory:// lives in one process: there is no worker to measure", Exit.CONFIGURATION)
     own = _own(chosen)
     with Client(settings=own) as client:
+        client.server.call("SCAN", 0, "COUNT", 1)  # whose user may not do this would leave what it made
         try:
             found = _measure(client, own, number, {"text": "x" * payload_bytes})
         finally:
@@ -61,11 +62,15 @@ def bench(number: int, payload_bytes: int, as_json: bool) -> None:
 
 
 def _own(chosen: Settings) -> Settings:
-    """Return the settings for a namespace of its own; what is left of it, should this be killed, ends by itself."""
+    """Return the settings for a namespace of its own; what is left of it, should this be killed, ends by itself.
+
+    Its keys begin like those of the usual namespace: a user of Redis who may touch only those may measure too.
+    """
+    usual = chosen.namespace.strip("{}")[:40]
     return load_settings(
         redis_url=chosen.redis_url,
         directory=chosen.directory,
-        namespace=f"dtq-bench-{secrets.token_hex(4)}",
+        namespace=f"{usual}:bench-{secrets.token_hex(4)}",
         max_queue_depth=MOST + 1,
         tasks="dtq.commands.bench_tasks",
         task_retention_s=600,

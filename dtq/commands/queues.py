@@ -8,6 +8,8 @@ import click
 
 from dtq.bulk import BulkWish
 from dtq.commands.console import (
+    Exit,
+    Failure,
     Group,
     actor,
     checked_queue,
@@ -21,7 +23,7 @@ from dtq.commands.console import (
 from dtq.commands.many import Manner, carry_out, destructive
 from dtq.commands.tables import Column, print_pairs, print_table
 from dtq.commands.watching import watch_option
-from dtq.queries import QueueInfo
+from dtq.queries import Queries, QueueInfo
 from dtq.states import BANDS, TERMINAL, Status
 
 QUEUE_COLUMNS = (
@@ -77,9 +79,9 @@ def _row(one: QueueInfo) -> tuple[object, ...]:
 @watch_option
 @json_option
 def stats(name: str | None, as_json: bool) -> None:
-    """Show a queue, or each, in full: by status and by priority."""
+    """Show a queue, or each, in full: by status and by priority. Exit status: 0, 3 there is no such queue."""
     client = connect()
-    found = client.queries.queues() if name is None else [client.queries.queue(name)]
+    found = client.queries.queues() if name is None else [_existing(client.queries, name)]
     if as_json:
         print_json(found[0].as_json() if name is not None else {"queues": [one.as_json() for one in found]})
         return
@@ -88,6 +90,18 @@ def stats(name: str | None, as_json: bool) -> None:
         if number:
             click.echo()
         _print_stats(one, now)
+
+
+def _existing(queries: Queries, name: str) -> QueueInfo:
+    found = queries.queue(name)
+    if not (
+        found.paused
+        or any(found.counts.values())
+        or name in queries.queue_names()
+        or any(name in worker.queues for worker in queries.workers())
+    ):
+        raise Failure(f"there is no queue {name}: it holds no tasks, and no worker serves it", Exit.NOT_FOUND)
+    return found
 
 
 def _print_stats(one: QueueInfo, now: float) -> None:

@@ -22,6 +22,8 @@ _COUNTERS = {
     "dtq_mq_purged": ("Messages that operators removed", "purged"),
     "dtq_mq_requeued": ("Dead messages that wait again", "requeued"),
 }
+_FROM_ZERO = frozenset({"dtq_mq_redelivered", "dtq_mq_lost", "dtq_mq_dead", "dtq_mq_dead_evicted"})
+"""What tells of trouble is told as 0 before there is any: increase() sees nothing in a line that begins above 0."""
 
 
 def message_figures(queues: Sequence[QueueStats]) -> Iterator[Metric]:
@@ -36,8 +38,8 @@ def message_figures(queues: Sequence[QueueStats]) -> Iterator[Metric]:
     for name, (text, what) in _COUNTERS.items():
         family = CounterMetricFamily(name, text, labels=_TOPIC)
         for labels, topic in rows:
-            if what in topic.counts:
-                family.add_metric(labels, topic.counts[what])
+            if name in _FROM_ZERO or what in topic.counts:
+                family.add_metric(labels, topic.counts.get(what, 0))
         yield family
     yield from _gauges(rows)
     consumers = GaugeMetricFamily("dtq_mq_consumers", "Subscriptions that were seen within a minute", labels=("queue",))

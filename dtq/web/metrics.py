@@ -46,6 +46,12 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """By name without `_total`: what it counts, and which counters of the engine add up to it."""
 
+_FROM_ZERO = frozenset(
+    f"dtq_{name}"
+    for name in ("tasks_failed", "tasks_retried", "tasks_dead_lettered", "tasks_reclaimed", "dead_letters_evicted")
+)
+"""What tells of trouble is told as 0 before there is any: increase() sees nothing in a line that begins above 0."""
+
 _ENDS = ("succeeded", "failed", "dead_lettered", "cancelled", "expired")
 _RESULTS = {
     "succeeded": "succeeded",
@@ -94,7 +100,7 @@ def _counted(figures: Figures) -> Iterator[Metric]:
     for name, (text, parts) in COUNTERS.items():
         family = CounterMetricFamily(name, text, labels=_PAIR)
         for pair, numbers in figures.counters.items():
-            if any(part in numbers for part in parts):
+            if name in _FROM_ZERO or any(part in numbers for part in parts):
                 family.add_metric(pair, sum(numbers.get(part, 0) for part in parts))
         yield family
     completed = CounterMetricFamily("dtq_tasks_completed", "Tasks that ended", labels=(*_PAIR, "status"))

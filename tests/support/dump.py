@@ -17,8 +17,14 @@ _READS: dict[bytes, tuple[str | int, ...]] = {
 }
 
 
-def names(server: Server, namespace: str = "dtq") -> list[bytes]:
-    """Every key of a namespace, sorted."""
+def namespace_of(server: Server) -> str:
+    """The default namespace, as its keys begin on a server: on a Cluster it stands in braces."""
+    return "{dtq}" if server.kind == "cluster" else "dtq"
+
+
+def names(server: Server, namespace: str = "") -> list[bytes]:
+    """Every key of a namespace, by default the usual one, sorted."""
+    namespace = namespace or namespace_of(server)
     found: set[bytes] = set()
     cursor: bytes = b"0"
     while True:
@@ -28,7 +34,7 @@ def names(server: Server, namespace: str = "dtq") -> list[bytes]:
             return sorted(found)
 
 
-def dump(server: Server, namespace: str = "dtq") -> dict[str, Any]:
+def dump(server: Server, namespace: str = "") -> dict[str, Any]:
     """Return every key with its content and whether it expires; of a stream also what is pending, and with whom."""
     keys = names(server, namespace)
     types = server.pipeline([("TYPE", key) for key in keys])

@@ -19,6 +19,7 @@ from dtq.redisio import Server
 from dtq.settings import Settings, load_settings
 from dtq.states import Disposition, Status
 from dtq.submission import Submission, SubmissionLimits, submission_from_object
+from tests.support.dump import namespace_of
 
 Kind = Literal["succeed", "retry", "dead", "snooze", "unknown", "cancelled"]
 
@@ -48,6 +49,7 @@ class Engine:
     def __init__(self, server: Server, **overrides: Any) -> None:
         """overrides: settings by field name."""
         self.server = server
+        overrides.setdefault("namespace", namespace_of(server))
         self.settings: Settings = load_settings(env_file=None, redis_url="memory://", **overrides)
         self.broker = Broker(server, self.settings)
         self.control = Control(server, self.settings)

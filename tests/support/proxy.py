@@ -65,9 +65,10 @@ class FlakyProxy:
     @property
     def url(self) -> str:
         """What a client connects to instead of the server."""
+        userinfo, at, _ = self._upstream.netloc.rpartition("@")
         if isinstance(self._address, str):
-            return f"unix://{self._address}"
-        return f"redis://127.0.0.1:{self._address[1]}"
+            return f"unix://{userinfo}{at}{self._address}"
+        return f"redis://{userinfo}{at}127.0.0.1:{self._address[1]}"
 
     def drop_next_reply(self, matching: bytes = b"", times: int = 1) -> None:
         """Forward the next command that contains `matching`, swallow its reply and cut its connection."""

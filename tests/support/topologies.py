@@ -1,13 +1,21 @@
-"""A master with its replica and a sentinel, and a cluster, from the same server programs, on loopback ports."""
+"""Redis as people run it: TLS, a restricted user, Sentinel, a Cluster, from the programs at hand, on this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from redis.crc import key_slot
 
 from dtq.redisio import Server
-from tests.support.servers import ServerProcess
+from tests.support.servers import ServerProcess, find_program, free_port
+from tests.support.tls import make_certificates, tls_options, tls_url
 from tests.support.waiting import wait_until
 
 
@@ -59,10 +67,10 @@ class Cluster:
             ServerProcess(program, tcp=True, aof=aof, port=_cluster_port(), options=options) for _ in range(size)
         ]
         self.servers = [Server.connect(node.url) for node in self.nodes]
+        self._share = -(-16384 // size)
 
     def start(self) -> Cluster:
-        first = self.nodes[0].port
-        share = -(-16384 // len(self.nodes))
+        first, share = self.nodes[0].port, self._share
         for number, (node, server) in enumerate(zip(self.nodes, self.servers, strict=True)):
             node.start()
             server.call("CLUSTER", "ADDSLOTS", *range(number * share, min((number + 1) * share, 16384)))
@@ -87,6 +95,10 @@ class Cluster:
         """Of the namespace's cluster, by all its nodes."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
+    def holder(self, namespace: bytes = b"{dtq}") -> ServerProcess:
+        """The node that was given the slot of a namespace."""
+        return self.nodes[key_slot(namespace) // self._share]
+
     def node_id(self, number: int) -> bytes:
         found: bytes = self.servers[number].call("CLUSTER", "MYID")
         return found
@@ -107,3 +119,114 @@ def _cluster_port() -> int:
             other.bind(("127.0.0.1", port + 10_000))
             return port
     raise AssertionError("there are no two free ports 10 000 apart")
+
+
+LEAST_RIGHTS = (
+    "resetkeys", "~dtq:*", "resetchannels", "-@all", "+@scripting", "+@stream", "+@hash", "+@sortedset", "+@set",
+    "+@list", "+@string", "+exists", "+del", "+unlink", "+expire", "+pexpire", "+pttl", "+persist", "+type", "+ping",
+    "+time", "+wait", "+waitaof", "+info", "+hello", "+client|setname", "-script|flush", "-script|kill",
+)  # fmt: skip
+"""What docs/deployment.md gives to dtq's user."""
+
+ADMINISTRATOR = "admin:0n1y"
+"""Who may do everything where dtq's user may not."""
+
+
+def _program(name: str = "valkey") -> str:
+    program = find_program(name)
+    if program is None:
+        pytest.skip(f"this machine has no {name} server")
+    return program
+
+
+@contextmanager
+def unix_socket(directory: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(_program())
+    try:
+        yield process.start()
+    finally:
+        process.remove()
+
+
+@contextmanager
+def restricted_user(directory: Path) -> Iterator[ServerProcess]:
+    """A user with the rights that the documents name, and a default user that is off."""
+    administrator, _, password = ADMINISTRATOR.partition(":")
+    users = (
+        ("default", "off"),
+        ("dtq", "on", ">s3cret", *LEAST_RIGHTS),
+        (administrator, "on", f">{password}", "~*", "&*", "+@all"),
+    )
+    options = [word for user in users for word in ("--user", *user)]
+    process = ServerProcess(_program(), tcp=True, options=options)
+    try:
+        process.start()
+        process.url = process.url.replace("redis://", "redis://dtq:s3cret@")
+        yield process
+    finally:
+        process.remove()
+
+
+@contextmanager
+def client_certificates(directory: Path) -> Iterator[ServerProcess]:
+    """A server that speaks TLS only, to those who show a certificate."""
+    certificates, port = make_certificates(directory), free_port()
+    process = ServerProcess(_program("redis7"), options=tls_options(certificates, port))
+    try:
+        try:
+            process.start()
+        except AssertionError:
+            pytest.skip("the Redis 7 of this machine does not speak TLS")
+        process.url = tls_url(certificates, port)
+        yield process
+    finally:
+        process.remove()
+
+
+@contextmanager
+def sentinel(directory: Path) -> Iterator[ServerProcess]:
+    """The master of a service that a sentinel names."""
+    topology = Sentinels(_program())
+    try:
+        topology.start().master.url = topology.url
+        yield topology.master
+    finally:
+        topology.remove()
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[ServerProcess]:
+    """The node of a Cluster of three that holds the namespace."""
+    topology = Cluster(_program(), size=3)
+    try:
+        node = topology.start().holder()
+        node.url = topology.url
+        yield node
+    finally:
+        topology.remove()
+
+
+@contextmanager
+def restricted_user_on_cluster(directory: Path) -> Iterator[ServerProcess]:
+    """Each node lets dtq's user do what the documents name for a Cluster."""
+    with cluster(directory) as node:
+        hosts = node.url.partition("://")[2]
+        for host in hosts.split(","):
+            with contextlib.closing(Server.connect(f"redis://{host}")) as server:
+                rights = [word.replace("~dtq:", "~{dtq}:") for word in LEAST_RIGHTS]
+                server.call("ACL", "SETUSER", "dtq", "reset", "on", ">s3cret", *rights, "+cluster|slots")
+        node.url = f"redis+cluster://dtq:s3cret@{hosts}"
+        yield node
+
+
+Way: TypeAlias = Callable[[Path], contextlib.AbstractContextManager[ServerProcess]]
+
+WAYS: Mapping[str, Way] = {
+    "unix": unix_socket,
+    "acl": restricted_user,
+    "tls": client_certificates,
+    "sentinel": sentinel,
+    "cluster": cluster,
+}
+"""By the name that `--topology` knows. Each wants an empty directory, and gives the process that holds dtq's keys; its
+`url` is the address by which programs reach it, passwords and all."""
