@@ -277,3 +277,30 @@ def test_a_backup_is_taken_under_load_and_restored_as_the_page_says(server_facto
     finally:
         shell(f"redis-cli -p {port} SHUTDOWN NOSAVE || true")
         restored.close()
+
+
+def test_the_capacity_that_the_deployment_page_names_is_what_was_measured():
+    """Whoever measures anew and writes the tables is told here what else to write."""
+    measured = (PROJECT / "docs" / "performance.md").read_text()
+    speed, cost, memory, http = (line.split("|") for line in re.findall(r"^\| dtq \|.*$", measured, re.MULTILINE)[:4])
+    (batch,) = (line.split("|") for line in re.findall(r"^\| dtq, a hundred a request \|.*$", measured, re.MULTILINE))
+    page = (PROJECT / "docs" / "deployment.md").read_text()
+    for named, cell in {
+        r"([\d ]+) no-ops a second": speed[2],
+        r"(\d+) us of CPU a task": cost[4],
+        r"(\d+) of a batch": cost[6],
+        r"(\d+) us to run one": cost[7],
+        r"(\d+) MiB; \d+ us of CPU a task": memory[2],
+        r"([\d ]+) submissions a second": http[2],
+        r"(\d+) us of CPU a request": http[7],
+        r"(\d+) to take a single": http[8],
+        r"(\d+) MiB; \d+ us of CPU a request": http[9],
+        r"([\d ]+) tasks in batches": batch[4],
+    }.items():
+        value = float(cell.partition("(")[0].replace(" ", ""))
+        told = float(re.search(named, page)[1].replace(" ", ""))
+        assert 0.9 < told / value < 1.1, (named, told, value)
+    queued, finished = (float(cell.partition("(")[0].replace(" ", "")) / 1000 for cell in memory[3:5])
+    (waiting_from, waiting_to), (ended_from, ended_to) = re.findall(r"(\d\.\d) to (\d\.\d) KB", page)
+    assert float(waiting_from) <= queued <= float(waiting_to)
+    assert float(ended_from) <= finished <= float(ended_to)
