@@ -16,6 +16,8 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # What mypy reads; a part that is not there is not named.
 TYPED := dtq $(wildcard *.py) $(wildcard examples/*.py) $(wildcard benchmarks/*.py)
 ARGS ?=
+# A unix socket is what all tests use without being told.
+TOPOLOGIES ?= acl tls sentinel cluster
 SECONDS ?= 120
 SEED ?=
 
@@ -24,7 +26,7 @@ CORE_MODULES := dtq.broker dtq.mq dtq.scripts dtq.streams
 CORE_TESTS := $(wildcard tests/test_mq_*.py) $(patsubst %,tests/test_%.py,admission broker idempotency lost_replies \
 	scripts streams)
 
-.PHONY: help run test coverage coverage-core test-slow test-long chaos bench lint fmt docs screenshots requirements clean
+.PHONY: help run test coverage coverage-core test-slow test-long test-topologies chaos bench lint fmt docs screenshots requirements clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -47,6 +49,11 @@ test-slow: $(VENV)/.installed-dev  ## the tests that take tens of seconds each
 
 test-long: $(VENV)/.installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m long --timeout 900 $(ARGS)
+
+test-topologies: $(VENV)/.installed-dev  ## the tests that take a server, on each way to run one
+	@bad=; for one in $(TOPOLOGIES); do echo "on $$one:"; \
+		$(BIN)/python -m pytest -n 4 --dist loadgroup --topology $$one $(ARGS) || bad="$$bad $$one"; done; \
+	test -z "$$bad" || { echo "failed on:$$bad" >&2; exit 1; }
 
 chaos: $(VENV)/.installed-dev  ## workers and servers killed under load (SECONDS=120 SEED=...)
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -61,7 +61,7 @@ def test_back_01_fifty_clients_at_once_get_exactly_as_many_tasks_in_as_the_limit
     full = [answer for answer in answers if isinstance(answer, QueueFull)]
     assert (len(accepted), len(full), most_seen) == (1000, 4000, 1000)
     assert all(1 <= error.context["retry_after"] <= 60 for error in full)
-    keys = [name for name in dump(server) if name.startswith("dtq:idempotency:")]
+    keys = [name for name in dump(server) if name.startswith(f"{engine.keys.namespace}:idempotency:")]
     assert len(keys) == 1000, "what was refused keeps no key"
 
     claims = engine.claim("w1", 100)

@@ -213,7 +213,7 @@ def test_result_prints_json_or_tells_why_not(commands, server):
     assert "DTQ_RESULT_MAX_BYTES and was not kept" in commands("task", "result", large, code=1).stderr
     assert "no result" in commands("task", "result", bad, code=1).stderr
     assert "no result yet" in commands("task", "result", late, code=4).stderr
-    for key in server.call("KEYS", "dtq:result:*"):
+    for key in server.call("KEYS", "*:result:*"):
         server.call("DEL", key)
     assert "DTQ_RESULT_RETENTION_S" in commands("task", "result", good, code=3).stderr
 

@@ -108,7 +108,7 @@ FIRE: dict[Event, Callable[[Engine, Seeded], object]] = {
 }
 
 HARMLESS = re.compile(
-    r"dtq:(stream:events|dead-letter:evicted|stream:another:.*|counter:another.*|counted:.*|index:another:.*|queues|stream:dead-letter"
+    r"[^:]+:(stream:events|dead-letter:evicted|stream:another:.*|counter:another.*|counted:.*|index:another:.*|queues|stream:dead-letter"
     r"|(task|payload|attempts):(?!SEEDED).*|stream:[^:]+:wake|worker:w1)"
 )
 """What an eviction's cause, the burial of another task, changes beside the task that is looked at."""

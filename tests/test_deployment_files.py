@@ -52,6 +52,46 @@ def test_the_compose_file_names_settings_that_exist_and_publishes_no_redis():
     assert int(re.search(r"stop_grace_period: (\d+)s", worker)[1]) >= drain_s + 5
 
 
+SERVICE_WORDS = {
+    "build", "cap_drop", "command", "depends_on", "env_file", "environment", "healthcheck", "image", "init", "ports",
+    "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes",
+}  # fmt: skip
+HEALTHCHECK_WORDS = {"test", "interval", "timeout", "retries", "start_period"}
+
+
+def test_the_compose_file_is_whole_where_there_is_no_compose_to_say_so():
+    """Words that compose knows, references that lead somewhere, and what each container must not be without."""
+    yaml = pytest.importorskip("yaml")
+    told = yaml.safe_load(COMPOSE)
+    assert {name for name in told if not name.startswith("x-")} == {"name", "services", "volumes"}
+    services = told["services"]
+    assert set(services) == {"redis", "api", "dashboard", "worker", "prometheus"}
+    built = {service["image"] for service in services.values() if "build" in service}
+    targets = set(re.findall(r"^FROM \S+ AS (\w+)", (PROJECT / "Dockerfile").read_text(), re.MULTILINE))
+    for name, service in services.items():
+        assert set(service) <= SERVICE_WORDS, name
+        assert service["read_only"] is True, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["restart"] == "unless-stopped", name
+        assert service["image"] in built or re.fullmatch(r"\$\{[A-Z]+_IMAGE:-\S+:\S+\}", service["image"]), name
+        assert set(service.get("healthcheck", ())) <= HEALTHCHECK_WORDS, name
+        assert set(service.get("depends_on", ())) <= set(services), name
+        if "build" in service:
+            assert service["build"]["target"] in targets, name
+        for published in service.get("ports", ()):
+            assert published.startswith("${PUBLISH_ADDRESS:-127.0.0.1}:${"), name
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert (PROJECT / source).exists() if source.startswith("./") else source in told["volumes"], volume
+        assert all(isinstance(value, str) for value in service.get("environment", {}).values()), name
+    assert "healthcheck" in services["redis"]  # those of dtq have theirs from the image
+    for name in ("api", "dashboard", "worker"):
+        assert services[name]["depends_on"] == {"redis": {"condition": "service_healthy"}}
+        assert services[name]["cap_drop"] == ["ALL"]
+        assert "container_name" not in services[name], "or it could not be scaled"
+    assert "ports" not in services["worker"], "three of them cannot have one port of the host"
+
+
 def test_what_goes_into_the_image_is_there():
     listed = [line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert {"app.py", "worker.py", "dtq", "requirements.txt"} <= set(listed)

@@ -77,7 +77,7 @@ DAMAGE: dict[str, tuple[Status, Damage]] = {
     "a key that blocks for ever": (S.SUCCEEDED, lambda e, s: ["PERSIST", e.keys.idempotency(s.queue, "k")]),
     "a key that frees too early": (S.QUEUED, lambda e, s: ["PEXPIRE", e.keys.idempotency(s.queue, "k"), 9999]),
     "a counter that drifted": (S.QUEUED, lambda e, s: ["HINCRBY", e.keys.totals(s.queue), "echo:submitted", 1]),
-    "a key that no rule knows": (S.QUEUED, lambda e, s: ["SET", "dtq:what:is:this", 1]),
+    "a key that no rule knows": (S.QUEUED, lambda e, s: ["SET", f"{e.keys.namespace}:what:is:this", 1]),
     "a queue that is not listed": (S.QUEUED, lambda e, s: ["DEL", e.keys.queues()]),
 }
 

@@ -9,7 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from dtq.keys import Keys
 from dtq.redisio import Server
+from tests.support.dump import namespace_of
 from tests.support.scrape import Scrape
 from tests.support.web import Api, running_api
 
@@ -79,7 +81,7 @@ def test_a_queue_with_another_schema_or_one_too_many_is_refused(server: Server) 
     with running_api(server.safe_url, max_queues=1) as api:
         assert put(api).status_code == 201
         assert put(api, "second/retry").json["code"] == "TOO_MANY_QUEUES"
-        server.call("HSET", "dtq:mq:commands:config", "v", 2)
+        server.call("HSET", Keys(namespace_of(server)).mq_config("commands"), "v", 2)
         assert put(api).json["code"] == "NEWER_SCHEMA"
 
 
@@ -121,7 +123,7 @@ def test_many_requests_at_once_put_each_its_own(api: Api) -> None:
     for thread in threads:
         thread.join(30)
     assert api.client.messages.queries.stats("commands").depth == 80
-    operations = api.client.server.call("KEYS", "dtq:mq:commands:operation:*")
+    operations = api.client.server.call("KEYS", "*:mq:commands:operation:*")
     assert len(operations) <= 8, "as many records as callers at once"
 
 

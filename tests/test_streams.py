@@ -130,15 +130,16 @@ def test_a_queue_that_is_called_scheduler_and_the_leader_do_not_take_each_others
         bell.close()
 
 
-@pytest.mark.parametrize("loss", [("FLUSHALL",), ("DEL", "dtq:stream:default:wake", "dtq:stream:other:wake")])
-def test_a_waiter_whose_streams_vanish_makes_them_again(any_server: Server, loss: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("loss", ["FLUSHALL", "DEL"])
+def test_a_waiter_whose_streams_vanish_makes_them_again(any_server: Server, loss: str) -> None:
     """NOGROUP, or UNBLOCKED under a blocked reader, by the kind of server."""
     engine = Engine(any_server)
-    bell = Doorbell(any_server, engine.keys, ["default", "other"])
+    bell_queues = ["default", "other"]
+    bell = Doorbell(any_server, engine.keys, bell_queues)
     assert not bell.wait(0.01)
     waiting = Waiting(bell, 5)
     wait_until(lambda: blocked(any_server), what="the wait")
-    any_server.call(*loss)
+    any_server.call(loss, *map(engine.keys.wake, bell_queues if loss == "DEL" else ()))
     wait_until(lambda: waiting.answer is not None or blocked(any_server), what="the end of the wait, or its next one")
     engine.submit()
     if waiting.answer is None:
@@ -196,8 +197,9 @@ def test_a_bell_whose_group_is_lost_again_and_again_is_not_asked_for_ever(
 
 
 def test_a_group_is_made_once_and_anything_else_in_its_place_is_told(engine: Engine) -> None:
-    ensure_group(engine.server, "dtq:stream:one:wake", GROUP)
-    ensure_group(engine.server, "dtq:stream:one:wake", GROUP)
-    engine.server.call("SET", "dtq:stream:two:wake", "no stream")
+    one, two = engine.keys.wake("one"), engine.keys.wake("two")
+    ensure_group(engine.server, one, GROUP)
+    ensure_group(engine.server, one, GROUP)
+    engine.server.call("SET", two, "no stream")
     with pytest.raises(CommandError, match="WRONGTYPE"):
-        ensure_group(engine.server, "dtq:stream:two:wake", GROUP)
+        ensure_group(engine.server, two, GROUP)

@@ -11,6 +11,7 @@ import pytest
 
 from dtq.model import Outcome
 from dtq.redisio import Server
+from dtq.states import Status
 from dtq.submission import Submission
 from tests.support.web import Api, running_api
 
@@ -46,7 +47,7 @@ def commands(server: Server) -> int:
 
 def middle(api: Api) -> str:
     """The cursor of a page far from either end."""
-    ids = api.client.server.call("ZRANGE", "dtq:index:mail:queued", 0, -1, "WITHSCORES")
+    ids = api.client.server.call("ZRANGE", api.client.broker.keys.index("mail", Status.QUEUED), 0, -1, "WITHSCORES")
     at = len(ids) // 4 * 2
     return f"{int(float(ids[at + 1]))}-{ids[at].decode()}"
 

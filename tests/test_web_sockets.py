@@ -15,9 +15,11 @@ import pytest
 
 from dtq.apikeys import create_key
 from dtq.events import EventId
+from dtq.keys import Keys
 from dtq.redisio import Server
 from dtq.web.schemas import EventPage
 from tests.conftest import ServerFactory
+from tests.support.dump import namespace_of
 from tests.support.engine import Engine
 from tests.support.servers import ServerProcess
 from tests.support.web import running_api
@@ -75,7 +77,9 @@ def median_post_s(web: WebServer, number: int = 30) -> float:
 def add_events(server: Server, number: int, kind: str = "TASK_QUEUED", task_id: str = "0" * 32) -> None:
     """Append so many events, packed as scripts do it."""
     line = f"{kind}\t{task_id}\tdefault\techo\t1\tw1\t"
-    server.call("XADD", "dtq:stream:events", "MAXLEN", "~", 10_000, "*", "e", "\n".join([line] * number))
+    server.call(
+        "XADD", Keys(namespace_of(server)).events(), "MAXLEN", "~", 10_000, "*", "e", "\n".join([line] * number)
+    )
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

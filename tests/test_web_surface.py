@@ -162,7 +162,7 @@ def test_redis_away_is_logged_now_and_then_not_with_every_request(caplog: pytest
 def test_ready_tells_which_server_is_in_use_and_what_is_wrong_with_it(api: Api, server: Server) -> None:
     shown = ReadyAnswer.model_validate_json(api.http.get("/ready").data)
     url = hide_passwords(server.safe_url)
-    assert shown.redis == {"server": "standalone", "url": url, "eviction_policy": "noeviction"}
+    assert shown.redis == {"server": server.kind, "url": url, "eviction_policy": "noeviction"}
     assert [warning for warning in shown.warnings if "no worker" in warning]
     api.register_worker()
     assert api.http.get("/ready").json["warnings"] == []

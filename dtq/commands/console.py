@@ -288,7 +288,8 @@ def checked_queue(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 
 def checked_id(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse what cannot be the id of a task."""
+    """Refuse what cannot be the id of a task, or of a bulk job."""
     if not _TASK_ID.fullmatch(value):
-        raise click.BadParameter(f"{escape(value)[:80]} is no task id: they are 32 hexadecimal digits")
+        kind = "bulk" if parameter.name == "bulk_id" else "task"
+        raise click.BadParameter(f"{escape(value)[:80]} is no {kind} id: they are 32 hexadecimal digits")
     return value.lower()

@@ -21,6 +21,8 @@ HEALTHY_S = 60.0
 POLL_S = 0.1
 _SIGNALS: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDS_BY_ITSELF = frozenset({ExitCode.CLEAN, ExitCode.HANDED_BACK, ExitCode.BURST_WITH_FAILURES})
+_NOT_BEGUN = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
+"""How one ends that was told to stop before it listened to signals: it has not claimed anything."""
 _HOPELESS = frozenset({ExitCode.CONFIGURATION, ExitCode.REDIS_AWAY})
 """What a first start ends with when the next one would end the same."""
 
@@ -122,7 +124,8 @@ class Processes:
         child.pid = 0
         if self._stopping or code in _ENDS_BY_ITSELF:
             child.done = True
-            self._code = max(self._code, code if code >= 0 else int(ExitCode.CRASHED))
+            if code not in _NOT_BEGUN:
+                self._code = max(self._code, code if code >= 0 else int(ExitCode.CRASHED))
             return
         if code in _HOPELESS and child.starts == 1:
             child.done, self._code = True, max(self._code, code)

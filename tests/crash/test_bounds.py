@@ -145,4 +145,4 @@ def _ended(client: Client) -> dict[Status, int] | None:
 
 
 def _left(server: Server, kind: str) -> list[bytes]:
-    return [name for name in names(server) if name.startswith(b"dtq:" + kind.encode())]
+    return [name for name in names(server) if name.partition(b":")[2].startswith(kind.encode())]
