@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 
@@ -316,6 +317,26 @@ def test_a_worker_ends_after_its_number_of_tasks(make):
     assert worker.end() == ExitCode.CLEAN
     assert worker.unit.state.stats.succeeded == 5
     assert len(worker.unit.broker.waiting) == 4
+
+
+def test_a_worker_with_a_number_of_tasks_does_not_end_while_it_gives_one_back(make, monkeypatch):
+    """Out of the books and still counted as taken: that is not the end of the task."""
+    worker = make(max_tasks=1)
+    unit, hand_back, seen = worker.unit, worker.unit.broker.hand_back, []
+    task_id = unit.broker.add("echo")
+    unit.fetcher._claim(1)
+
+    def look_meanwhile(worker_id, claims):
+        unit.supervisor._end_when_done()
+        seen.append((len(unit.state.holdings), unit.state.taken, unit.supervisor.requests.stop))
+        return hand_back(worker_id, claims)
+
+    monkeypatch.setattr(unit.broker, "hand_back", look_meanwhile)
+    unit.fetcher._give_back(math.inf)
+    assert seen == [(0, 1, False)]
+    worker.start()
+    assert worker.end() == ExitCode.CLEAN
+    assert unit.broker.outcome(task_id).kind == "succeed"
 
 
 def test_redis_that_does_not_answer_at_the_start_is_waited_for_and_then_reported(make, monkeypatch, caplog):

@@ -124,12 +124,12 @@ class Fetcher(Service):
 
     def _accept(self, claims: Sequence[Claim], now: float) -> None:
         state = self._state
-        state.stats.claimed += len(claims)
         jobs = [Job(claim, now) for claim in claims]
         if any(state.holdings.get(job.claim.task_id) is not None for job in jobs):
             jobs = self._without_those_that_run(jobs)
         for job in jobs:
             state.holdings.add(job)
+        state.stats.claimed += len(claims)  # not sooner: nothing in the books and enough taken is an end
         if jobs and jobs[0].claim.suspect:
             self._suspects.take(jobs[0])
         elif jobs:

@@ -125,6 +125,8 @@ class WorkerState:
         default_factory=lambda: Summary(log, "claims are over, others may have their tasks; nothing was written: %d")
     )
     """The ticker flushes it."""
+    returning: int = 0
+    """Jobs that are out of the books and not back in Redis yet: this worker has not done with them."""
     quiet: bool = False
     draining: bool = False
     exhausted: bool = False

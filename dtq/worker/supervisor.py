@@ -321,7 +321,7 @@ class Supervisor:
     def _end_when_done(self) -> None:
         state = self.state
         done = state.exhausted or (state.max_tasks is not None and state.taken >= state.max_tasks)
-        if done and not len(state.holdings):
+        if done and not len(state.holdings) and not state.returning:
             self.requests.stop = True
 
     def _look_after_redis(self) -> None:
