@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from dtq.apikeys import create_key
-from dtq.model import Actor, ErrorInfo, Outcome
+from dtq.model import Actor, ErrorInfo, HandlerPolicy, Outcome
 from dtq.redisio import Server
 from dtq.states import Disposition
 from dtq.web.dashboard.latency import spread
@@ -132,6 +133,21 @@ def test_details_are_told_as_people_say_them() -> None:
     assert facts(told).replace("\xa0", " ") == "delay 1.5 s, reason worker crashed, error class OSError"
 
 
+def test_the_zones_to_choose_from_are_offered(api: Api) -> None:
+    html = page(api, "/settings")
+    assert '<datalist id="zones">' in html
+    assert '<option value="Europe/Paris">' in html
+    assert post(api, "/preferences", zone="Europe/Paris").status_code == 303
+
+
+def test_a_bulk_job_says_what_it_is_about_as_people_say_it(api: Api) -> None:
+    for _ in range(2):
+        api.post(queue="mail", tags=["a", "b"])
+    post(api, "/tasks/cancel-all", q="queue:mail tag:a tag:b age<1h")
+    html = re.sub(r"</?code>", "", page(api, "/bulk"))
+    assert re.search(r"tasks with queue mail, tags a, b, created after [\d: -]+UTC, created before [\d: -]+UTC", html)
+
+
 # --- who may do what --------------------------------------------------------------------------------------------------
 
 OPEN = {"/sign-in", "/sign-out", "/preferences"}
@@ -169,6 +185,25 @@ def test_dash_07_no_write_is_taken_from_another_site(api: Api) -> None:
     for one in writes(api):
         for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
             assert api.http.post(one, headers=headers).status_code == 403, (one, headers)
+
+
+HOSTILE = """<img src=x onerror=alert(1)>'"</textarea></script>{{7*7}}"""
+
+
+def test_dash_05_what_a_worker_says_of_itself_is_text(api: Api) -> None:
+    rule = {"type": "string", "description": HOSTILE, "default": HOSTILE}
+    schema = {"properties": {HOSTILE: rule, "of": {"enum": [HOSTILE]}}, "required": [HOSTILE]}
+    handlers = {HOSTILE: HandlerPolicy(max_attempts=None, timeout_ms=None, schema=schema)}
+    api.register_worker(handlers)
+    key = api.client.broker.keys.worker(api.worker_id)
+    fields = ("host", "version", "queues")
+    api.client.server.call("HSET", key, *(part for name in fields for part in (name, HOSTILE)))
+    for path in ("/", "/workers", "/queues/default", "/tasks/new", f"/tasks/new?{urlencode({'task_type': HOSTILE})}"):
+        html = page(api, path)
+        assert "<img" not in html, path
+        assert "{{7*7}}" in html or path in ("/", "/queues/default"), path
+    for name, html in fragments(api, "/workers").items():
+        assert "<img" not in html, name
 
 
 @pytest.mark.parametrize(

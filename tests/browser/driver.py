@@ -33,6 +33,7 @@ PATHS = (
         "/messages/commands",
     ),
     *("/messages/commands/retry", "/bulk", "/events", "/audit", "/settings", "/nope", "/sign-in"),
+    *("/hour", "/queues/webhooks/hour", "/queues/webhooks/purge", "/messages/commands/retry/purge"),
 )
 """Every page, as a lively server has it, but for those of single tasks."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

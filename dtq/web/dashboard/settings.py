@@ -10,6 +10,7 @@ from dtq.serverinfo import server_info
 from dtq.settings import Settings
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
+from dtq.web.dashboard.viewer import zone_names
 
 
 @page("/settings", area="settings")
@@ -20,6 +21,7 @@ def index(reads: Reads, asked: Asked) -> Context:
     return {
         "title": "Settings",
         "version": __version__,
+        "zones": zone_names(),
         "settings": described(client.settings),
         "server": {
             "Kind": "embedded" if client.embedded else client.server.kind,
