@@ -67,13 +67,34 @@ def test_a_list_says_by_what_it_can_be_narrowed_and_leads_there(api: Api) -> Non
 
 def test_rarer_values_and_older_tasks_are_counted_as_left_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dtq.web.dashboard.facets.SHOWN", 2)
-    monkeypatch.setattr("dtq.web.dashboard.facets.MAX_PAGE", 5)
-    for number in range(7):
-        api.post(task_type=f"type{number}")
+    monkeypatch.setattr("dtq.web.dashboard.facets.MAX_PAGE", 55)
+    for number in range(60):
+        api.post(task_type=f"type{number % 7}")
     html = page(api, "/tasks")
-    assert facet(html, "Type") == {"type6": 1, "type5": 1}
-    assert "and 3 more" in html
-    assert "Counted over the newest 5 that fit." in html
+    assert list(facet(html, "Type").values()) == [8, 8]
+    assert "and 5 more" in html
+    assert "Counted over the newest 55 that fit." in html
+
+
+def test_what_was_much_to_look_through_is_not_looked_through_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(120):
+        api.post(task_type=f"type{number % 2}", tags=["rare"] * (number < 2))
+    reads: list[int] = []
+    queries = type(api.client.queries)
+    tasks = queries.tasks
+    monkeypatch.setattr(queries, "tasks", lambda *given: reads.append(1) or tasks(*given))
+    assert "Counted over all 2 that fit." in page(api, "/tasks?q=tag:rare")
+    assert len(reads) == 1
+    assert "Counted over all 120 that fit." in page(api, "/tasks")
+    assert len(reads) == 3
+    monkeypatch.setattr("dtq.web.dashboard.facets.MAX_PAGE", 15)
+    html = page(api, "/tasks?q=type:type1")
+    assert "Counted over the newest 50 that fit." in html
+    older = re.search(r'rel="next" href="([^"]+)"', html)
+    assert older is not None
+    reads.clear()
+    assert "Counted over these 10 that fit." in page(api, older[1].replace("&amp;", "&"))
+    assert len(reads) == 1, "the page alone"
 
 
 def test_percentiles_are_values_that_there_were() -> None:

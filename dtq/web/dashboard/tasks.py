@@ -56,7 +56,9 @@ def index(reads: Reads, asked: Asked) -> Context | Response:
         "indexed": wanted.indexed,
         "matching": 0 if query.problems else _matching(wanted, found, counts, whole=cursor is None),
         "cursor": cursor,
-        "facets": lambda: facets(reads, query),  # counted for the page alone, not for each push
+        "facets": lambda: facets(
+            reads, query, found, first=cursor is None
+        ),  # counted for the page alone, not for each push
         "newer": newer(found, asked) if cursor is None else 0,
         "chips": [(status, counts[status], _toggled(query, status), status in query.statuses) for status in CHIPS],
         "all": sum(counts.values()),
