@@ -239,6 +239,27 @@ def test_signing_in_leads_nowhere_else(server: Server, tmp_path: Path, to: str) 
         assert (answer.status_code, answer.headers["Location"]) == (303, "/")
 
 
+def test_hosts_that_share_a_secret_know_each_others_browsers_and_their_forms(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    key = create_key(path, "anna", "admin")
+
+    def host(secret: str) -> Any:
+        return running_dashboard(server.safe_url, api_keys_file=str(path), protect="all", secret_key=secret)
+
+    with host("s" * 32) as one, host("s" * 32) as other, host("t" * 32) as stranger:
+        post(one, "/sign-in", key=key)
+        cookie = one.http.get_cookie("dtq_session")
+        assert cookie is not None
+        token = re.search(r'name="csrf_token" value="(\w+)"', page(one, "/queues"))
+        assert token is not None
+        for api, status in ((other, 303), (stranger, 403)):
+            api.http.set_cookie("dtq_session", cookie.value)
+            old_browser = {"data": {"csrf_token": token[1]}, "headers": {"Accept": "text/html"}}
+            assert api.http.post("/queues/mail/pause", **old_browser).status_code == status
+        assert "paused" in page(other, "/queues/mail")
+        assert stranger.http.get("/queues", headers={"Accept": "text/html"}).status_code == 303
+
+
 def test_who_may_only_look_cannot_reveal(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     key = create_key(path, "anna", "submit")

@@ -42,6 +42,24 @@ def test_selected_tasks_are_cancelled(open_page: Callable[..., Any], client: Cli
     assert client.get(ids[2]).reason == "wrong week"
 
 
+def test_what_changes_meanwhile_stays_selected_and_is_told_before_confirming(
+    open_page: Callable[..., Any], client: Client
+) -> None:
+    ids = [client.submit("echo_task").task_id for _ in range(4)]
+    page = open_page("/tasks")
+    for task_id in ids[:3]:
+        page.check(f"#t-{task_id} input")
+    client.cancel(ids[1])
+    page.wait_for_selector(f"#t-{ids[1]} .badge.s-cancelled")
+    client.submit("echo_task")
+    page.wait_for_selector("#newer >> text=1 new, show")
+    assert page.locator("input[name=id]:checked").count() == 3
+    assert page.inner_text("#chosen") == "3 selected"
+    page.click("button[data-needs-rows]")
+    assert page.inner_text("dialog h1") == "Cancel 2 tasks"
+    assert "1 of the selected has ended already" in page.inner_text("dialog")
+
+
 def test_all_that_match_are_cancelled_at_the_speed_that_was_chosen(
     open_page: Callable[..., Any], client: Client
 ) -> None:
