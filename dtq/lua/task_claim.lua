@@ -20,6 +20,7 @@ if claimed_before(worker, process, number) then return { {}, 0, 0, 0, 1 } end
 local claims, absorbed, newer, left = {}, 0, 0, tonumber(limit)
 local looks = left + 100
 local policies = {}
+local bands = { '9', '8', '7', '6', '5', '4', '3', '2', '1', '0' }  -- as text: Lua formats a number in each key's name
 local plain = 8  -- the fields of a record submitted without options and never claimed, those that `take` reads first
 
 local function policy(task_type)
@@ -54,7 +55,7 @@ local function take(queue, band, entry, fields)
     return true
   end
   if status ~= 'queued' or own_entry ~= entry or (own_queue or queue) ~= queue
-    or tonumber(own_band or band) ~= band then  -- entries of two streams may have the same number
+    or (own_band and own_band ~= band and tonumber(own_band) ~= tonumber(band)) then  -- entries of two streams may have the same number
     absorb(queue, band, entry, id, task_type)
     return true
   end
@@ -160,8 +161,8 @@ local function walk(queue)
   --[[ Returns false when the claim must stop. ]]
   if redis.call('EXISTS', key.paused(queue)) == 1 then return true end
   local has_parked = {}
-  for _, band in ipairs(redis.call('SMEMBERS', key.parked(queue))) do has_parked[tonumber(band)] = true end
-  for band = 9, 0, -1 do
+  for _, band in ipairs(redis.call('SMEMBERS', key.parked(queue))) do has_parked[band] = true end
+  for _, band in ipairs(bands) do
     if has_parked[band] and not take_parked(queue, band) then return false end
     if not read_new(queue, band) then return false end
   end
