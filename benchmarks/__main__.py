@@ -13,6 +13,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import cleandoc
 
 from benchmarks import crash, growth, messages, own, web
 from benchmarks.environments import HOME, python_of
@@ -133,7 +134,7 @@ def _tables(group: str, found: Mapping[str, Mapping[str, Sequence[float]]]) -> s
     if group == "growth":
         columns = list(dict.fromkeys(name for figures in found.values() for name in figures))
         return table("us", columns, found.items())
-    told = {case: (_APART[group][case].__doc__ or "").strip() for case in found}
+    told = {case: cleandoc(_APART[group][case].__doc__ or "") for case in found}
     return "\n\n".join(
         f"{told[case]}\n\n{table(case, list(figures), [('', figures)])}" for case, figures in found.items()
     )

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 from benchmarks.handler import payload
 from benchmarks.stand import Figures, Processes, Stand, client_of, percentile, stand, wait_for
@@ -21,28 +22,37 @@ _BULK = 1_000
 
 
 def queues(scale: float) -> Figures:
-    """Draining the same number of no-ops from one queue, and from ten that one worker serves."""
+    """Draining the same number of no-ops from one queue, and from ten that one worker serves: in turn, medians."""
     number = int(40_000 * scale)
-    one = _drained(number, ["q0"])
-    ten = _drained(number, [f"q{index}" for index in range(10)])
-    return {"one queue, tasks/s": one, "ten queues, tasks/s": ten, "ten of one": ten / one}
+    ten_names = [f"q{index}" for index in range(10)]
+    one, ten, share = _compared(lambda: _drained(number, ["q0"]), lambda: _drained(number, ten_names))
+    return {"one queue, tasks/s": one, "ten queues, tasks/s": ten, "ten of one": share}
 
 
 def processes(scale: float) -> Figures:
-    """Handlers that compute for 5 ms: `--processes 2` beside one process of the same eight slots in all.
+    """Handlers that compute for 5 ms: `--processes 2` beside one process of the same eight slots, in turn, medians.
 
-    Without dtq: the same computing in bare threads.
+    "Without dtq": bare threads that compute the same.
     """
-    number = max(200, int(2_000 * scale))
-    one = _drained(number, ["default"], "compute", slots=8)
-    two = _drained(number, ["default"], "compute", "--processes", "2", slots=4)
-    limit = computed(2, 4, 10) / computed(1, 8, 10)
+    number, seconds = max(200, int(2_000 * scale)), max(2.0, 10 * scale)
+    one, two, share = _compared(
+        lambda: _drained(number, ["default"], "compute", slots=8),
+        lambda: _drained(number, ["default"], "compute", "--processes", "2", slots=4),
+    )
+    *_, limit = _compared(lambda: computed(1, 8, seconds), lambda: computed(2, 4, seconds))
     return {
         "one process, tasks/s": one,
         "two processes, tasks/s": two,
-        "two of one": two / one,
+        "two of one": share,
         "two of one without dtq": limit,
     }
+
+
+def _compared(first: Callable[[], float], second: Callable[[], float]) -> tuple[float, float, float]:
+    """Measure two things in turn, three times. Return the medians of both, and of the second's share of the first."""
+    pairs = [(first(), second()) for _ in range(3)]
+    firsts, seconds = zip(*pairs, strict=True)
+    return median(firsts), median(seconds), median(b / a for a, b in pairs)
 
 
 def priority(scale: float) -> Figures:
