@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
 import time
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -97,6 +99,15 @@ def test_tasks_go_through_the_containers_and_prometheus_finds_each_worker(stack)
     wanted = ["dtq", "dtq-dashboard", "dtq-worker", "dtq-worker", "dtq-worker", "prometheus"]
     wait_until(lambda: targets() == wanted, what="the targets", timeout_s=90)
 
+    def rules():
+        groups = stack.call("/api/v1/rules", name="PROMETHEUS")["data"]["groups"]
+        return {rule["health"] for group in groups for rule in group["rules"]}
+
+    wait_until(lambda: rules() == {"ok"}, what="every alert rule to be evaluated", timeout_s=60)
+    for query in re.findall(r"^\| .* \| `(.*)` \|$", (PROJECT / "docs" / "observability.md").read_text(), re.MULTILINE):
+        asked = f"/api/v1/query?{urllib.parse.urlencode({'query': query.replace(chr(92) + '|', '|')})}"
+        assert stack.call(asked, name="PROMETHEUS")["status"] == "success"
+
 
 def test_the_containers_have_no_rights_and_cannot_write(stack):
     (name, *_) = stack.containers("worker")
@@ -137,6 +148,18 @@ def test_life_07_docker_stop_drains_what_can_end_and_releases_what_cannot(stack)
         lambda: stack.call(f"/api/v1/tasks/{long}")["worker_id"] not in (None, owner), what="another", timeout_s=5
     )
     docker("start", holder)
+
+
+def test_all_containers_stop_in_order_within_their_grace(stack):
+    began = time.monotonic()
+    stack.compose("stop")
+    assert time.monotonic() - began < 40
+    for service in ("api", "dashboard", "redis", "prometheus", "worker"):
+        for container in stack.compose("ps", "--all", "--quiet", service).split():
+            code = docker("inspect", "-f", "{{.State.ExitCode}}", container).strip()
+            assert code in (("0", "1") if service == "worker" else ("0",)), f"{service}; a worker: 1, handed back"
+    stack.compose("start")
+    stack.wait_healthy()
 
 
 def test_nothing_is_lost_when_a_worker_is_killed_and_redis_restarted(stack):

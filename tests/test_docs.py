@@ -20,6 +20,7 @@ from tests.support import PROJECT
 from tests.support.commands import Commands
 from tests.support.engine import Engine
 from tests.support.servers import find_program, free_port
+from tests.support.topologies import LEAST_RIGHTS
 from tests.support.waiting import wait_until
 from tests.support.web_server import running_web
 from tests.support.workers import Workers
@@ -277,6 +278,15 @@ def test_a_backup_is_taken_under_load_and_restored_as_the_page_says(server_facto
     finally:
         shell(f"redis-cli -p {port} SHUTDOWN NOSAVE || true")
         restored.close()
+
+
+def test_the_rights_that_the_deployment_page_gives_are_those_that_the_tests_run_with():
+    (printed,) = re.findall(
+        r"^ACL SETUSER dtq on >password (.*?)^```",
+        (PROJECT / "docs" / "deployment.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert tuple(printed.split()) == LEAST_RIGHTS
 
 
 def test_the_capacity_that_the_deployment_page_names_is_what_was_measured():

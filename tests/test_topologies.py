@@ -11,7 +11,7 @@ import pytest
 from dtq import PermanentError, RetryableError
 from dtq.client import Client
 from dtq.deadletters import DeadFilter
-from dtq.errors import DtqError, IdempotencyInProgress, RedisUnavailable
+from dtq.errors import DtqError, IdempotencyInProgress, MessageLost, RedisUnavailable
 from dtq.events import EventFilter
 from dtq.figures import read_figures
 from dtq.queries import TaskFilter
@@ -152,6 +152,53 @@ class Load:
         self._thread.join(30)
 
 
+class Messages:
+    """Somebody who puts messages, a key for each, and somebody who takes them, both through whatever happens."""
+
+    def __init__(self, client):
+        self.offered, self.got = 0, set()
+        self._queue = client.queue("orders", visibility_timeout_s=2, tombstone_ttl_s=60)
+        self._subscription = self._queue.subscribe(["a"], prefetch=20)
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._put_all, self._take_all)]
+        for thread in self._threads:
+            thread.start()
+
+    def _put_all(self):
+        while not self._stop.wait(0.01):
+            if self._offer(self.offered):
+                self.offered += 1
+
+    def _offer(self, number):
+        try:
+            self._queue.put("a", str(number).encode(), key=str(number))
+        except RedisUnavailable:
+            return False
+        return True
+
+    def _take_all(self):
+        with self._subscription:
+            for message in self._subscription:
+                try:
+                    with message:
+                        self.got.add(message.data.decode())
+                except (RedisUnavailable, MessageLost):  # it comes again
+                    pass
+
+    def assert_all_arrived(self, *, repaired=False):
+        """repaired: what was put is offered again first, as a loop does that keeps the truth elsewhere."""
+        self._stop.set()
+        for number in range(self.offered if repaired else 0):
+            wait_until(lambda: self._offer(number), what="the put", timeout_s=30)  # noqa: B023
+        wanted = {str(number) for number in range(self.offered)}
+        wait_until(lambda: not wanted - self.got, what="every message", timeout_s=30)
+        wait_until(lambda: self._queue.stats().depth == 0, what="the last acknowledgement", timeout_s=30)
+        self._subscription.close()
+        for thread in self._threads:
+            thread.join(30)
+        assert self.offered > 50
+
+
 def assert_all_ran(work, load):
     """Every task that was accepted has succeeded, with what it was given."""
     for task_id, number in load.accepted.items():
@@ -177,11 +224,12 @@ def test_a_failover_in_the_middle_of_a_load_loses_nothing_that_was_told_to_be_du
             server = Server.connect(process.url)
             server.call("CONFIG", "SET", "appendfsync", "always")
             server.close()
-        load = Load(work.client)
+        load, messages = Load(work.client), Messages(work.client)
         load.grows()
         topology.master.kill()
         load.grows()
         load.stop()
+        messages.assert_all_arrived(repaired=True)  # a put is not waited for until a replica has it
         assert load.refusals > 0, "it was away for a moment"
         assert_all_ran(work, load)
         work.close()
@@ -199,13 +247,14 @@ def test_a_node_of_the_cluster_that_is_restarted_in_the_middle_of_a_load_loses_n
         own = Server.connect(node.url)
         own.call("CONFIG", "SET", "appendfsync", "always")
         own.close()
-        load = Load(work.client)
+        load, messages = Load(work.client), Messages(work.client)
         load.grows()
         node.kill()
         time.sleep(0.5)
         node.start()
         load.grows()
         load.stop()
+        messages.assert_all_arrived()
         assert_all_ran(work, load)
         work.close()
     finally:
