@@ -172,8 +172,8 @@ def test_life_06_a_second_signal_hands_back_within_two_seconds(workers, client, 
 
 def test_life_07_what_outlasts_the_drain_is_handed_back(workers, client, wait_until):
     worker = workers.spawn("--drain-timeout", "0.5")
-    task_id = client.submit("sleep_task", {"seconds": 60}, timeout_ms=120_000).task_id
-    wait_until(lambda: status_of(client, task_id) is Status.RUNNING, what="the start")
+    task_id = client.submit("progress_task", {"steps": 1000}, timeout_ms=120_000).task_id
+    wait_until(lambda: client.get(task_id).progress, what="the handler's start, not only the claim")
     assert worker.stop() == 1
     task = client.get(task_id)
     assert (task.status, task.attempt, task.failures) == (Status.QUEUED, 0, 0)
