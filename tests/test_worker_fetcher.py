@@ -180,6 +180,35 @@ def test_a_token_that_this_worker_will_not_use_goes_back(unit):
     assert limits(unit) == [2]
 
 
+def test_a_token_goes_back_that_came_when_what_runs_takes_longer_than_it_used_to(make, wait_until):
+    """All slots are busy with a task that is usually quick, so the worker waits for one more; an idle one is there."""
+    unit = make(worker_concurrency=1)
+    release = threading.Event()
+    unit.task("usually.quick")(lambda payload, ctx: release.wait(20))
+    known(unit, 0.001, "usually.quick")
+    unit.pool.start()
+    unit.broker.add("usually.quick")
+    unit.fetcher.step()
+    wait_until(unit.pool.running, what="the start")
+
+    def rung_late(timeout_s):
+        wait_until(lambda: unit.fetcher._ahead(time.monotonic()) == 0, what="the change of mind")
+        return True
+
+    passed_on = []
+
+    def wake(queue):
+        passed_on.append((queue, len(unit.pool.running())))
+        release.set()
+
+    unit.doorbell.wait, unit.broker.wake = rung_late, wake
+    for _ in range(4):
+        if not passed_on:
+            unit.fetcher.step()
+    release.set()
+    assert passed_on == [("default", 1)]
+
+
 def test_a_token_may_have_been_taken_by_a_wait_that_the_end_of_the_worker_cut_short(unit):
     unit.fetcher.step()
     unit.doorbell.wait = interrupted

@@ -204,6 +204,8 @@ class Fetcher(Service):
         if self._limit(ahead) > 0 and not (self._all_busy and self._pool.waiting > ahead // 2):
             room.waiting = False
         elif not self._stop.is_set():
+            if self._work_likely:  # or a token is kept from an idle worker, taken while there seemed to be room ahead
+                self._pass_tokens_on()
             room.wait(HOLD_S if self._pool.waiting else 1.0)
 
     def _wait_for_work(self) -> None:
