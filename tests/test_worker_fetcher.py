@@ -375,6 +375,39 @@ def test_a_task_that_comes_back_while_it_still_runs_here_is_not_run_twice(unit, 
     wait_until(lambda: unit.broker.status(task_id) is Status.SUCCEEDED, what="the second run")
 
 
+def test_a_task_whose_claim_was_lost_does_not_start_beside_its_handler_that_has_not_ended(unit, wait_until):
+    """The worker stood still, lost the task, struck it out, and is the one that claims it again, as a suspect."""
+    release, starts = threading.Event(), []
+
+    @unit.task("long")
+    def long(payload, ctx):
+        starts.append(ctx.attempt)
+        while not release.is_set():
+            try:
+                release.wait(10)
+            except BaseException:  # it does not hear
+                continue
+
+    task_id = unit.broker.add("long")
+    for service in (unit.pool, unit.committer):
+        service.start()
+    unit.fetcher.step()
+    wait_until(lambda: starts, what="the start")
+    unit.ticker._lose([unit.state.holdings.get(task_id)])
+    task = unit.broker.tasks[task_id]
+    unit.broker._release([task.claim])
+    task.claim = task.claim._replace(suspect=1)
+    unit.claim()
+    assert unit.broker.waiting == [task_id]
+    assert len(unit.state.holdings) == 0
+    release.set()
+    wait_until(lambda: not unit.pool.running(), what="the end of the first run")
+    assert starts == [1]
+    unit.claim()
+    unit.fetcher.step()
+    wait_until(lambda: unit.broker.status(task_id) is Status.SUCCEEDED, what="the second run")
+
+
 def test_a_retry_that_is_claimed_before_its_first_outcome_is_off_the_books_runs(unit):
     task_id = unit.broker.add("echo")
     unit.fetcher.step()

@@ -125,7 +125,7 @@ class Fetcher(Service):
     def _accept(self, claims: Sequence[Claim], now: float) -> None:
         state = self._state
         jobs = [Job(claim, now) for claim in claims]
-        if any(state.holdings.get(job.claim.task_id) is not None for job in jobs):
+        if claims[0].suspect or any(state.holdings.get(job.claim.task_id) is not None for job in jobs):
             jobs = self._without_those_that_run(jobs)
         for job in jobs:
             state.holdings.add(job)
@@ -140,7 +140,6 @@ class Fetcher(Service):
         """Give back the claims of tasks that this worker still runs under an older claim: never two at once."""
         kept: list[Job] = []
         refused: list[Job] = []
-        running = {job.claim.task_id for job in self._pool.running()}
         for job in jobs:
             older = self._state.holdings.get(job.claim.task_id)
             if older is not None:
@@ -148,7 +147,8 @@ class Fetcher(Service):
                     "a task came back to this worker while it still held it under an older claim", extra=ids(job)
                 )
                 self._pool.stop_handler(older, lost=True)
-            (refused if older is not None and job.claim.task_id in running else kept).append(job)
+            # Looked at now: what no runner has by now does not start any more, and what was off the books may run still
+            (refused if self._pool.has_in_hand(job.claim.task_id) else kept).append(job)
         if refused:
             self._hand_back(refused)
             self._stop.wait(0.25)

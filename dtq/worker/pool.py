@@ -99,6 +99,10 @@ class Pool:
         """Return the jobs whose handlers run now."""
         return [job for runner in self._runners if (job := runner.job) is not None and job.started_at]
 
+    def has_in_hand(self, task_id: str) -> bool:
+        """Whether a runner runs a task, or is about to, under whatever claim; written-off ones not counted."""
+        return any((job := runner.job) is not None and job.claim.task_id == task_id for runner in self._runners)
+
     def stop_handler(self, job: Job, *, lost: bool = False) -> None:
         """Let the handler of a job know that it is cancelled, or that its claim is over, and interrupt it."""
         job.stop(lost=lost)
