@@ -190,7 +190,9 @@ def test_the_secret_of_a_directory_is_made_once_for_its_owner_alone(tmp_path: Pa
     kept.write_bytes(b"short")
     with pytest.raises(ConfigurationError, match="damaged"):
         sessions.secret_of(settings)
-    (tmp_path / "file").touch()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".dtq").touch()
     with pytest.raises(ConfigurationError, match="DTQ_SECRET_KEY"):
-        sessions.secret_of(load_settings(env_file=None, directory=tmp_path / "file", redis_url="memory://"))
+        sessions.secret_of(load_settings(env_file=None, directory=other, redis_url="memory://"))
     assert sessions.secret_of(load_settings(env_file=None, secret_key="k" * 16)) == b"k" * 16
