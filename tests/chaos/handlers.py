@@ -8,17 +8,17 @@ import time
 from typing import Any
 
 from dtq import RetryableError, TaskContext, task
-from tests.support.ledger import write
+from tests.support.ledger import write, write_end
 
 
 def _work(seconds: float, ctx: TaskContext) -> None:
-    write("start", ctx)
     try:
+        write("start", ctx)
         end = time.monotonic() + seconds
         while time.monotonic() < end and not ctx.cancelled:
             time.sleep(min(0.02, seconds))
     finally:
-        write("end", ctx)
+        write_end(ctx)
 
 
 @task("quick")

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from dtq import RetryableError, TaskContext, task
-from tests.support.ledger import write
+from tests.support.ledger import write, write_end
 
 Payload = dict[str, Any]
 HOUR_MS = 3_600_000
@@ -30,13 +30,13 @@ def quick(payload: Payload, ctx: TaskContext) -> int:
 @task("nap", timeout_ms=HOUR_MS)
 def nap(payload: Payload, ctx: TaskContext) -> int:
     """Sleep in small steps, so that an interruption is heard."""
-    write("start", ctx)
     try:
+        write("start", ctx)
         ends_at = time.monotonic() + payload["seconds"]
         while time.monotonic() < ends_at:
             time.sleep(0.01)
     finally:
-        write("end", ctx)
+        write_end(ctx)
     return ctx.attempt
 
 

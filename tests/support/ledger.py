@@ -30,6 +30,15 @@ def write(what: str, ctx: TaskContext) -> None:
     os.close(ledger)
 
 
+def write_end(ctx: TaskContext) -> None:
+    """Write the line of the end, also when the handler is interrupted right here: a second one does no harm."""
+    try:
+        write("end", ctx)
+    except BaseException:
+        write("end", ctx)
+        raise
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One run of a handler, from its line at the start to that at the end, or to the death of its process."""
