@@ -55,6 +55,15 @@ def test_each_outcome_is_one_line_with_its_ids(lines, kind, status, level, words
     assert getattr(record, "error", None) == (None if error is None else "ValueError: no")
 
 
+def test_a_task_that_is_put_off_again_and_again_is_told_once(lines):
+    outcome_log = OutcomeLog()
+    for since in (None, 100.0, 100.0):
+        job = job_with("unknown")
+        job.claim = job.claim._replace(unknown_since=since)
+        outcome_log.tell(job, Status.PENDING)
+    assert [record.getMessage() for record in lines()] == ["task was put off: no handler here for its type"]
+
+
 def test_what_is_more_than_can_be_read_is_summed_up_and_failures_never_are(lines):
     now = [100.0]
     outcome_log = OutcomeLog(lambda: now[0])

@@ -78,5 +78,6 @@ class OutcomeLog:
             log.info("task was cancelled", extra=ids(job, outcome))
         elif outcome.kind == "snooze":
             log.info("task snoozes for %.1f s", outcome.delay_ms / 1000, extra=ids(job, outcome))
-        else:
-            log.info("task was put off: no handler here for its type", extra=ids(job, outcome))
+        else:  # again each second until somebody knows it: told once
+            level = logging.INFO if job.claim.unknown_since is None else logging.DEBUG
+            log.log(level, "task was put off: no handler here for its type", extra=ids(job, outcome))
