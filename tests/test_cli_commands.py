@@ -240,7 +240,12 @@ def test_a_running_task_is_asked_to_end(commands, worker, wait_until):
 def test_queues_are_listed_shown_paused_and_resumed(commands, client):
     for priority in ("9", "9", "1"):
         commands("submit", "echo_task", "--queue", "mail", "--priority", priority)
-    assert commands("queue", "pause", "mail", "--reason", "too hot").stdout == "mail is paused\n"
+    paused = commands("queue", "pause", "mail", "--reason", "too hot")
+    assert (paused.stdout, paused.stderr) == ("mail is paused\n", "")
+    misspelt = commands("queue", "pause", "mial")
+    assert misspelt.stdout == "mial is paused\n"
+    assert "mial holds no tasks and no worker serves it" in misspelt.stderr
+    commands("queue", "resume", "mial")
     assert commands.json("queue", "pause", "mail") == {"queue": "mail", "paused": True, "changed": False}
     assert client.queries.queue("mail").paused["by"] == f"cli:{getpass.getuser()}"
     row = commands("queue", "list").stdout.splitlines()[1].split()

@@ -94,14 +94,17 @@ def stats(name: str | None, as_json: bool) -> None:
 
 def _existing(queries: Queries, name: str) -> QueueInfo:
     found = queries.queue(name)
-    if not (
-        found.paused
-        or any(found.counts.values())
-        or name in queries.queue_names()
-        or any(name in worker.queues for worker in queries.workers())
-    ):
+    if not (found.paused or _is_used(queries, found)):
         raise Failure(f"there is no queue {name}: it holds no tasks, and no worker serves it", Exit.NOT_FOUND)
     return found
+
+
+def _is_used(queries: Queries, found: QueueInfo) -> bool:
+    return (
+        any(found.counts.values())
+        or found.queue in queries.queue_names()
+        or any(found.queue in worker.queues for worker in queries.workers())
+    )
 
 
 def _print_stats(one: QueueInfo, now: float) -> None:
@@ -138,8 +141,12 @@ def _pause_text(pause: Any, now: float) -> str:
 @json_option
 def pause(name: str, reason: str, as_json: bool) -> None:
     """Let nothing more of a queue start; what runs goes on."""
-    changed = connect().pause(name, actor=actor(reason))
+    client = connect()
+    changed = client.pause(name, actor=actor(reason))
     _tell(name, True, changed, as_json)
+    if not _is_used(client.queries, client.queries.queue(name)):
+        told = f"note: {name} holds no tasks and no worker serves it; the pause waits for it. Is the name right?"
+        click.echo(told, err=True)
 
 
 @queue.command("resume")
