@@ -196,7 +196,7 @@ def test_claim_25_a_handler_that_holds_the_interpreter_for_longer_than_its_lease
     nursery = Nursery(server.safe_url, "tests.crash.handlers", tmp_path, tmp_path / "ledger", visibility_timeout_s=1)
     try:
         first = nursery.spawn("first")
-        task_id = client.submit("holds", {"seconds": 3.5}).task_id
+        task_id = client.submit("holds", {"seconds": 6}).task_id
         wait_until(lambda: client.get(task_id).worker_id == "first", what="the claim", timeout_s=10)
         nursery.spawn("second")
         wait_until(lambda: client.get(task_id).attempt == 2, what="the second start", timeout_s=10)
