@@ -27,6 +27,9 @@ QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 """What a topic of a message queue may be called."""
 
+TASK_ID = re.compile(r"[0-9a-f]{32}")
+"""What the id of a task looks like, and that of a bulk job."""
+
 SCHEMA_VERSION = 1
 """Written into every record. A process that meets a higher one leaves the record alone."""
 

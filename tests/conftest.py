@@ -97,6 +97,15 @@ def valkey(server_process: Callable[[str], ServerProcess]) -> ServerProcess:
     return server_process("valkey")
 
 
+@pytest.fixture(scope="module")
+def dashboard(valkey: ServerProcess) -> Iterator[Any]:
+    """An application with its dashboard on the embedded server, for the tests of a file."""
+    from tests.support.dashboard import running_dashboard  # most tests need no Flask
+
+    with running_dashboard(valkey.url) as made:
+        yield made
+
+
 @pytest.fixture(scope="session", params=PROGRAMS)
 def redis_server(request: pytest.FixtureRequest, server_process: Callable[[str], ServerProcess]) -> ServerProcess:
     """The process of each kind of server in turn; a kind that this machine does not have is skipped."""

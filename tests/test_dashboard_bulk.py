@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,21 +14,14 @@ from dtq.model import ErrorInfo, Outcome
 from dtq.redisio import Server
 from dtq.signature import common_text, signature
 from dtq.states import Disposition, Status
-from tests.support.dashboard import fragments, page, post, running_dashboard, said
-from tests.support.servers import ServerProcess
+from tests.support.dashboard import fragments, page, post, said
 from tests.support.web import Api
 
 
-@pytest.fixture(scope="module")
-def shared(valkey: ServerProcess) -> Iterator[Api]:
-    with running_dashboard(valkey.url) as made:
-        yield made
-
-
 @pytest.fixture
-def api(shared: Api, server: Server) -> Api:
+def api(dashboard: Api, server: Server) -> Api:
     """An application over an empty server."""
-    return replace(shared, http=shared.app.test_client())
+    return replace(dashboard, http=dashboard.app.test_client())
 
 
 REFUSED = ErrorInfo("OSError", "refused")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,13 @@ from dtq.states import Disposition
 from dtq.web.dashboard.latency import spread
 from dtq.web.dashboard.words import facts
 from tests.support.dashboard import fragments, page, post, running_dashboard, said
-from tests.support.servers import ServerProcess
 from tests.support.web import Api
 
 
-@pytest.fixture(scope="module")
-def shared(valkey: ServerProcess) -> Iterator[Api]:
-    with running_dashboard(valkey.url) as made:
-        yield made
-
-
 @pytest.fixture
-def api(shared: Api, server: Server) -> Api:
+def api(dashboard: Api, server: Server) -> Api:
     """An application over an empty server."""
-    return replace(shared, http=shared.app.test_client())
+    return replace(dashboard, http=dashboard.app.test_client())
 
 
 def facet(html: str, name: str) -> dict[str, int]:

@@ -33,17 +33,11 @@ def demo() -> Iterator[Api]:
     process.remove()
 
 
-@pytest.fixture(scope="module")
-def shared(valkey: ServerProcess) -> Iterator[Api]:
-    with running_dashboard(valkey.url) as made:
-        yield made
-
-
 @pytest.fixture
-def api(shared: Api, server: Server) -> Api:
+def api(dashboard: Api, server: Server) -> Api:
     """An application over an empty server, which forgets what it knew."""
-    shared.client._published._fresh_until = 0.0
-    return replace(shared, http=shared.app.test_client())
+    dashboard.client._published._fresh_until = 0.0
+    return replace(dashboard, http=dashboard.app.test_client())
 
 
 @pytest.fixture(scope="module")

@@ -12,21 +12,19 @@ from dtq.errors import RedisFull, RedisUnavailable
 from dtq.redisio import Interrupted
 from dtq.states import Status
 from dtq.worker.fetcher import HOLD_S, MAX_AHEAD, MAX_CLAIM
-from tests.support.workers import Unit
+from tests.support.workers import units
 
 
 @pytest.fixture
 def make():
-    made = []
+    with units() as made:
 
-    def unit(**options):
-        made.append(Unit(**options))
-        made[-1].task("echo")(lambda payload, ctx: payload)
-        return made[-1]
+        def unit(**options):
+            one = made(**options)
+            one.task("echo")(lambda payload, ctx: payload)
+            return one
 
-    yield unit
-    for one in made:
-        one.stop()
+        yield unit
 
 
 @pytest.fixture

@@ -14,20 +14,13 @@ import pytest
 from dtq.errors import PermanentError, RetryableError, Snooze
 from dtq.states import Disposition, Status
 from dtq.worker.context import current_context
-from tests.support.workers import Unit, outcomes
+from tests.support.workers import outcomes, units
 
 
 @pytest.fixture
 def make():
-    made = []
-
-    def unit(**options):
-        made.append(Unit(**options))
-        return made[-1]
-
-    yield unit
-    for one in made:
-        one.stop()
+    with units() as made:
+        yield made
 
 
 @pytest.fixture

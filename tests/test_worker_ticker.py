@@ -11,21 +11,19 @@ import pytest
 from dtq.errors import RedisUnavailable, TaskCancelled
 from dtq.states import Status
 from dtq.worker.ticker import YOUNG_S
-from tests.support.workers import Unit
+from tests.support.workers import units
 
 
 @pytest.fixture
 def make():
-    made = []
+    with units() as made:
 
-    def unit(**options):
-        made.append(Unit(**options))
-        made[-1].task("echo")(lambda payload, ctx: payload)
-        return made[-1]
+        def unit(**options):
+            one = made(**options)
+            one.task("echo")(lambda payload, ctx: payload)
+            return one
 
-    yield unit
-    for one in made:
-        one.stop()
+        yield unit
 
 
 @pytest.fixture

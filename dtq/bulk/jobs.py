@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -22,7 +21,7 @@ from dtq.errors import (
     TooManyBulkJobs,
     Undecodable,
 )
-from dtq.keys import Keys
+from dtq.keys import TASK_ID, Keys
 from dtq.limits import script_limits
 from dtq.model import Actor, Task, dumps, new_operation_id, new_task_id
 from dtq.queries import Queries
@@ -44,7 +43,6 @@ LEASE_MS = 10_000
 MAX_IDS = 1_000
 MIN_RATE, MAX_RATE = 0.1, 10_000.0
 _PURGED = (Status.PENDING, Status.RETRYING, Status.QUEUED)
-_TASK_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Step(NamedTuple):
@@ -223,7 +221,7 @@ def check_wish(wish: BulkWish) -> None:
         raise _invalid("/rate", f"must be a number from {MIN_RATE:g} to {MAX_RATE:g}")
     if len(wish.task_ids) > MAX_IDS:
         raise _invalid("/task_ids", f"must be at most {MAX_IDS}; use a filter for more")
-    if not all(len(one) == ID_CHARS and _TASK_ID.fullmatch(one) for one in wish.task_ids):
+    if not all(len(one) == ID_CHARS and TASK_ID.fullmatch(one) for one in wish.task_ids):
         raise _invalid("/task_ids", "must be task ids: 32 hexadecimal digits each")
 
 

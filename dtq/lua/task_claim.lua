@@ -54,8 +54,8 @@ local function take(queue, band, entry, fields)
     newer = newer + 1
     return true
   end
-  if status ~= 'queued' or own_entry ~= entry or (own_queue or queue) ~= queue
-    or (own_band and own_band ~= band and tonumber(own_band) ~= tonumber(band)) then  -- entries of two streams may have the same number
+  if status ~= 'queued' or own_entry ~= entry or (own_queue or queue) ~= queue  -- entries of two streams may be alike
+    or (own_band and own_band ~= band and tonumber(own_band) ~= tonumber(band)) then
     absorb(queue, band, entry, id, task_type)
     return true
   end

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from flask import Blueprint, Response
 
 from dtq.bulk import BulkWish, preview_as_json
 from dtq.errors import BulkJobNotFound, RedisUnavailable
+from dtq.keys import TASK_ID
 from dtq.web.auth import actor
 from dtq.web.engine import engine
 from dtq.web.http import answer
@@ -19,7 +18,6 @@ bp = Blueprint("bulk", __name__, url_prefix="/api/v1/bulk")
 
 INLINE_S = 2.0
 """For how long an answer waits for a job to end."""
-_BULK_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def carry_out(wish: BulkWish, options: BulkOptions) -> Response:
@@ -75,6 +73,6 @@ def abort(bulk_id: str) -> Response:
 
 
 def _checked(bulk_id: str) -> str:
-    if not _BULK_ID.fullmatch(bulk_id):
+    if not TASK_ID.fullmatch(bulk_id):
         raise BulkJobNotFound("there is no such bulk job: ids are 32 hexadecimal digits")
     return bulk_id

@@ -15,6 +15,7 @@ from werkzeug.routing import BaseConverter, RequestRedirect
 from werkzeug.sansio.utils import get_content_length
 
 from dtq.errors import InvalidRequest, PayloadTooLarge, TaskNotFound
+from dtq.keys import TASK_ID
 from dtq.strictjson import dump_json, fault
 from dtq.web.errors import UnsupportedMediaType
 
@@ -30,7 +31,6 @@ MAX_SMALL_BODY_BYTES = 16 * 1024
 
 _READ_BYTES = 64 * 1024
 _HINT = "send text as UTF-8, not as \\u escapes, and large data by reference"
-_TASK_ID = re.compile(r"[0-9a-f]{32}")
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,64}")
 _ID_KEY = "dtq.request_id"
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 9651, section 3.3.3
@@ -44,7 +44,7 @@ class TaskIdConverter(BaseConverter):
 
 def checked_task_id(task_id: str) -> str:
     """Return a task id from a path. Raises TaskNotFound for what can be none, without asking Redis."""
-    if not _TASK_ID.fullmatch(task_id):
+    if not TASK_ID.fullmatch(task_id):
         raise TaskNotFound("there is no such task: ids are 32 hexadecimal digits")
     return task_id
 

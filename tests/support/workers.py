@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,20 @@ class Workers:
 def outcomes(broker: FakeBroker, ids: Iterable[str]) -> Sequence[str]:
     """The kinds of the recorded outcomes of tasks."""
     return [broker.outcome(task_id).kind for task_id in ids]
+
+
+@contextmanager
+def units() -> Iterator[Callable[..., Unit]]:
+    """What makes units, each to be stopped at the end; its options are those of Unit."""
+    made: list[Unit] = []
+
+    def unit(**options: Any) -> Unit:
+        made.append(Unit(**options))
+        return made[-1]
+
+    yield unit
+    for one in made:
+        one.stop()
 
 
 class LocalWorker:

@@ -8,8 +8,7 @@ from typing import Any
 
 from dtq.audit import AuditEntry, AuditFilter
 from dtq.errors import InvalidTask
-from dtq.keys import QUEUE_NAME, TOPIC_NAME
-from dtq.web.dashboard.events import TASK_ID
+from dtq.keys import QUEUE_NAME, TASK_ID, TOPIC_NAME
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
 from dtq.web.dashboard.words import facts

@@ -12,6 +12,7 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 from dtq.bulk import Action, BulkJob, BulkWish
 from dtq.control import check_place
 from dtq.errors import BulkJobNotFound, RedisUnavailable
+from dtq.keys import TASK_ID
 from dtq.web.auth import actor
 from dtq.web.dashboard.action import action, back
 from dtq.web.dashboard.dead import A_PAGE, dead_filter, parse_dead
@@ -49,7 +50,6 @@ PAST = {
     "queue.purge": "Cancelled",
     "task.cancel": "Cancelled",
 }
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
@@ -200,10 +200,10 @@ def typed_number() -> str:
 
 def chosen_ids(given: Sequence[str]) -> list[str]:
     """Return the ids of tasks among what was sent, each once, a page of them at most."""
-    return list(dict.fromkeys(one for one in given if _ID.fullmatch(one)))[:A_PAGE]
+    return list(dict.fromkeys(one for one in given if TASK_ID.fullmatch(one)))[:A_PAGE]
 
 
 def _checked(bulk_id: str) -> str:
-    if not _ID.fullmatch(bulk_id):
+    if not TASK_ID.fullmatch(bulk_id):
         raise BulkJobNotFound("there is no such bulk job")
     return bulk_id

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from dtq.events import EVENT_TYPES, Event, EventFilter
-from dtq.keys import QUEUE_NAME
+from dtq.keys import QUEUE_NAME, TASK_ID
 from dtq.web.dashboard.page import Asked, Context, page
 from dtq.web.dashboard.reads import Reads
 from dtq.web.dashboard.words import facts
@@ -26,7 +25,6 @@ COLOURS: Mapping[str, str] = {
     "TASK_EXPIRED": "expired",
     "QUEUE_PAUSED": "paused",
 }
-TASK_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @page("/events", area="events", parts={"event-rows": "events/_rows.html"})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from flask import redirect
 from werkzeug.wrappers import Response
 
 from dtq.errors import InvalidTask
+from dtq.keys import TASK_ID
 from dtq.queries import Page as TaskPage
 from dtq.states import Status
 from dtq.taskfilter import TaskFilter
@@ -29,14 +29,13 @@ CHIPS = (
     Status.CANCELLED,
     Status.EXPIRED,
 )
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @page("/tasks", area="tasks", parts={"chips": "tasks/_chips.html", "newer": "tasks/_newer.html"}, row="tasks/_row.html")
 def index(reads: Reads, asked: Asked) -> Context | Response:
     """Show the tasks that fit, newest first. A query that is the id of a task leads to it."""
     query = parse(asked.get("q", ""))
-    if _ID.fullmatch(query.text):
+    if TASK_ID.fullmatch(query.text):
         return redirect(f"/tasks/{query.text}", 303)
     cursor = asked.get("cursor") or None
     try:
