@@ -160,7 +160,8 @@ def test_a_second_one_in_the_directory_says_where_the_first_is_and_does_it_no_ha
     output, error = flask("up", environment={"DTQ_API_PORT": str(free_port())}).communicate(timeout=20)
     assert output == ""
     assert error == (
-        f"Error: dtq is already running in {Path.cwd().resolve()} (pid {stack.process.pid}, {stack.url})\n"
+        f"Error: dtq is already running in {Path.cwd().resolve()} (pid {stack.process.pid}, {stack.url}); "
+        "stop it with Ctrl-C there, or set DTQ_DIRECTORY and DTQ_API_PORT to run a second one\n"
     )
     assert stack.run_task()["status"] == "succeeded"
     stack.interrupt()

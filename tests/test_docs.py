@@ -179,7 +179,7 @@ def test_the_replicas_of_the_message_queue_page(server):
     either = f"({take} | grep build && {done}) || ({take.replace('9002', '9001')} && {done.replace('9002', '9001')})"
     script = "\n".join(
         ["trap 'kill $(jobs -p)' EXIT", start, ready.format(9001), ready.format(9002), put, either]
-    ).replace("python examples", f"{sys.executable} {PROJECT}/examples")
+    ).replace(".venv/bin/python examples", f"{sys.executable} {PROJECT}/examples")
     for printed, used in zip(("9001", "9002"), ports, strict=True):
         script = script.replace(printed, used)
     said = shell(script, DTQ_REDIS_URL=server.safe_url, PYTHONPATH=str(PROJECT))

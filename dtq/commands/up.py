@@ -49,17 +49,7 @@ def up(as_json: bool) -> None:
     """
     _refuse_where_it_cannot_be()
     chosen = settings()
-    instance = Instance(chosen.directory)
-    try:
-        instance.take()
-    except AlreadyRunning as error:
-        facts = error.context["facts"]
-        where = f" (pid {facts.get('pid')}, {facts.get('url')})" if facts else ""
-        raise Failure(f"dtq is already running in {instance.directory.parent}{where}", Exit.FAILED) from None
-    try:
-        Up(chosen, instance, as_json=as_json).run()
-    finally:
-        instance.release()
+    Up(chosen, Instance(chosen.directory), as_json=as_json).run()
 
 
 def _refuse_where_it_cannot_be() -> None:
@@ -90,10 +80,24 @@ class Up:
         before: dict[int, Any] = {number: signal.signal(number, self._ask) for number in wanted}
         before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._ask_to_rest)
         try:
+            self._take_the_place()  # not earlier: who interrupts it from here on gets an end in order
             self._start_all()
         finally:
+            self._instance.release()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _take_the_place(self) -> None:
+        try:
+            self._instance.take()
+        except AlreadyRunning as error:
+            facts = error.context["facts"]
+            where = f" (pid {facts.get('pid')}, {facts.get('url')})" if facts else ""
+            raise Failure(
+                f"dtq is already running in {self._instance.directory.parent}{where}; stop it with Ctrl-C there, or "
+                "set DTQ_DIRECTORY and DTQ_API_PORT to run a second one",
+                Exit.FAILED,
+            ) from None
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked += 1
