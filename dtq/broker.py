@@ -167,8 +167,9 @@ class Broker:
                 f"task {task_id} with this idempotency key has not finished; ask for that task", task_id=task_id
             )
         if code == b"REUSED":
+            task_id = detail.decode()
             return IdempotencyKeyReused(
-                "this idempotency key was used with another body; use a fresh key", task_id=detail.decode()
+                f"task {task_id} used this idempotency key with another body; use a fresh key", task_id=task_id
             )
         if code == b"TOO_MANY_QUEUES":
             return TooManyQueues(
