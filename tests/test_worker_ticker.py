@@ -16,14 +16,8 @@ from tests.support.workers import units
 
 @pytest.fixture
 def make():
-    with units() as made:
-
-        def unit(**options):
-            one = made(**options)
-            one.task("echo")(lambda payload, ctx: payload)
-            return one
-
-        yield unit
+    with units(echo=True) as made:
+        yield made
 
 
 @pytest.fixture

@@ -194,12 +194,14 @@ def outcomes(broker: FakeBroker, ids: Iterable[str]) -> Sequence[str]:
 
 
 @contextmanager
-def units() -> Iterator[Callable[..., Unit]]:
-    """What makes units, each to be stopped at the end; its options are those of Unit."""
+def units(*, echo: bool = False) -> Iterator[Callable[..., Unit]]:
+    """What makes units, each to be stopped at the end; its options are those of Unit. echo: each has that handler."""
     made: list[Unit] = []
 
     def unit(**options: Any) -> Unit:
         made.append(Unit(**options))
+        if echo:
+            made[-1].task("echo")(lambda payload, ctx: payload)
         return made[-1]
 
     yield unit
