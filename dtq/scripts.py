@@ -53,6 +53,7 @@ class Scripts:
         """limits: numbers that scripts name in CAPITALS: maximum lengths, lifetimes in ms."""
         self._server = server
         self._keys = keys
+        self._anchor = keys.anchor
         self._constants: dict[str, str] = {name: str(int(value)) for name, value in limits.items()}
         self._constants |= {
             "SCHEMA_VERSION": str(SCHEMA_VERSION),
@@ -79,9 +80,12 @@ class Scripts:
         Raises TypeError for a missing or unknown argument, RedisUnavailable, RedisFull, redisio.CommandError.
         """
         script = self.script(name)
-        if args.keys() != set(script.args):
+        try:
+            values: list[Argument] = [args[argument] for argument in script.args]
+        except KeyError:
+            values = []
+        if len(values) != len(args):
             raise TypeError(f"{name} takes {script.args}, not {tuple(args)}")
-        values: list[Argument] = [args[argument] for argument in script.args]
         for item in items:
             values.extend(item)
         try:
@@ -92,11 +96,10 @@ class Scripts:
             return self._send(script, values)
 
     def _send(self, script: Script, values: Sequence[Argument]) -> Any:
-        anchor = self._keys.anchor
         try:
-            return self._server.call("EVALSHA", script.sha, 1, anchor, *values)
+            return self._server.call("EVALSHA", script.sha, 1, self._anchor, *values)
         except NoScript:  # the server was restarted, failed over, or told SCRIPT FLUSH: EVAL loads it again
-            return self._server.call("EVAL", script.source, 1, anchor, *values)
+            return self._server.call("EVAL", script.source, 1, self._anchor, *values)
 
     def _compile(self, name: str) -> Script:
         own = _read(f"{name}.lua")

@@ -231,12 +231,13 @@ def test_less_urgent_topics_wait_while_a_more_urgent_one_has_more_than_fits() ->
 
 def test_operations_of_callers_at_once_have_slots_of_their_own_which_are_used_again() -> None:
     operations = Operations()
-    with operations.next() as one, operations.next() as two:
-        assert one.slot != two.slot
-        assert one.number < two.number
-    with operations.next() as three:
-        assert three.slot in (one.slot, two.slot)
-        assert three.number > two.number
+    one, two = operations.take(), operations.take()
+    assert one.slot != two.slot
+    assert one.number < two.number
+    operations.give_back(one)
+    three = operations.take()
+    assert three.slot == one.slot
+    assert three.number > two.number
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------

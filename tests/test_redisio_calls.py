@@ -6,6 +6,7 @@ import contextlib
 import enum
 import threading
 
+import hiredis
 import pytest
 
 from dtq.errors import DtqError, RedisFull, RedisUnavailable
@@ -22,6 +23,22 @@ def test_a_command_goes_out_as_an_array_of_byte_strings():
     words = [b"*7", b"$3", b"SET", b"$1", b"k", b"$1", b"1", b"$3", b"1.5", b"$2", b"\xc3\xa9"]
     words += [b"$3", b"red", b"$2", b"-7", b""]
     assert packed == b"\r\n".join(words)
+
+
+def test_large_arguments_go_out_like_small_ones_and_are_copied_once():
+    wide, data = "€" * 10_000, b"x" * 1_000_000
+    args = ["SET", data, 7, wide, 10**4_000, 0.5, Color.RED]
+    reader = hiredis.Reader()
+    reader.feed(pack(args))
+    assert reader.gets() == [b"SET", data, b"7", wide.encode(), b"%d" % (10**4_000), b"0.5", b"red"]
+    for wrong in (None, True, ["a"]):
+        with pytest.raises(TypeError):
+            pack([data, wrong])
+
+
+def test_a_number_that_python_does_not_write_down_is_a_value_error():
+    with pytest.raises(ValueError, match="4300 digits"):
+        pack(["SET", "k", 10**5_000])
 
 
 @pytest.mark.parametrize("argument", [True, None, ["a"], bytearray(b"x")])

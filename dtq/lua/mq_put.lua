@@ -1,12 +1,12 @@
 --[[ mq_put: stores messages, each by itself, in order: known already? full? stored
-visibility: '' for who does not claim. waiting: '1' when the caller will wait for room, '0' when it will not.
+visibility: '' for who does not claim. made_up: '1' for a key that nobody else can have. waiting: '1' when the caller will wait for room, '0' when it will not.
 Returns {'DONE', a letter an item, now in ms}: s stored, k known already, f full
   | {'MISMATCH', visibility} | {'NEWER', version} | {'TOO_MANY_QUEUES', number}
 A repeat gets the first answer.
 ]]
 --@include clock mq mq_message mq_delayed mq_operation
 --@args queue visibility slot operation waiting idle_ms
---@items topic message_key data max_size delay_ms
+--@items topic message_key made_up data max_size delay_ms
 
 local answered = mq_answered(queue, slot, operation)
 if answered then return { 'DONE', answered, text(now_ms) } end
@@ -17,7 +17,7 @@ local letters, opened, what = {}, false, { s = 'stored', k = 'duplicate', f = 'f
 for at = ITEMS, #ARGV, ITEM do
   --@item at
   local letter = 's'
-  if mq_known(queue, message_key) then
+  if made_up == '0' and mq_known(queue, message_key) then
     letter = 'k'
   elseif tonumber(max_size) > 0 and mq_size(queue, topic) >= tonumber(max_size) then
     letter = 'f'

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from dtq.errors import DtqError
 
 if TYPE_CHECKING:
+    from dtq.mq.acknowledging import Acknowledgement
     from dtq.mq.operations import Operation
     from dtq.mq.session import Session
     from dtq.mq.store import Claimed, Target
 
 log = logging.getLogger(__name__)
+
+
+class Moving(NamedTuple):
+    """A release that was asked for."""
+
+    target: Target
+    operation: Operation
 
 
 class Message:
@@ -56,8 +64,8 @@ class Message:
         self.handed_out = False
         self.until = float("-inf")
         """time.monotonic() until which nobody else can have it: handed out after that, two could work on it."""
-        self.unanswered: tuple[Target | None, Operation] | None = None
-        """What was asked for (None: to be acknowledged) without an answer: asking again must not be a second time."""
+        self.unanswered: Acknowledgement | Moving | None = None
+        """What was asked for without an answer: asking again must not be a second time."""
 
     @property
     def id(self) -> tuple[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-import secrets
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dtq.errors import PayloadTooLarge
@@ -36,7 +37,7 @@ class Put(NamedTuple):
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class QueueOptions:
     """How one user of a queue uses it. Raises ValueError for what cannot be."""
 
@@ -59,7 +60,7 @@ class QueueOptions:
         checked_count("max_payload_bytes", self.max_payload_bytes, least=1)
         checked_count("max_deliveries", self.max_deliveries)
 
-    @property
+    @cached_property
     def visibility(self) -> str:
         """The timeout as the scripts take it: ms, or nothing."""
         return "" if self.any_visibility else str(milliseconds(self.visibility_timeout_s))
@@ -228,12 +229,17 @@ def checked_topic(name: str) -> str:
 def checked_key(key: str | None) -> str:
     """Return the key of a message, a fresh one for None. Raises ValueError, TypeError."""
     if key is None:
-        return secrets.token_hex(16)
+        return fresh_key()
     if not isinstance(key, str):
         raise TypeError(f"a key is a string, not {type(key).__name__}")
     if not key or len(key.encode()) > MAX_KEY_BYTES:  # a lone surrogate is a ValueError too
         raise ValueError(f"a key has 1 to {MAX_KEY_BYTES} bytes of UTF-8")
     return key
+
+
+def fresh_key() -> str:
+    """Return a key that nobody else has."""
+    return os.urandom(16).hex()
 
 
 def checked_data(data: bytes | bytearray | memoryview, limit: int) -> bytes:

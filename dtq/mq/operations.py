@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 
@@ -41,12 +39,3 @@ class Operations:
     def give_back(self, operation: Operation) -> None:
         """Let another operation have the slot: this one was answered, or is not asked again."""
         self._free.append(operation.slot)
-
-    @contextmanager
-    def next(self) -> Iterator[Operation]:
-        """Hold a slot for one operation, its repeats included."""
-        operation = self.take()
-        try:
-            yield operation
-        finally:
-            self.give_back(operation)

@@ -22,6 +22,7 @@ from dtq.mq.model import (
     checked_seconds,
     checked_topic,
     checked_wait,
+    fresh_key,
     milliseconds,
     priority_classes,
 )
@@ -74,10 +75,11 @@ class MessageQueue:
         Raises TopicFull, PayloadTooLarge, ValueError and TypeError for what cannot be, ConfigurationMismatch,
         RedisUnavailable.
         """
-        (stored,) = self.put_many(
-            [Put(topic, data, key)], max_size=max_size, delay_s=delay_s, block=block, timeout_s=timeout_s
-        )
-        return stored
+        self.require_own_process()
+        place, wait_s = _place(max_size, delay_s, block, timeout_s)
+        results: list[bool | None] = [None]
+        self._put_chunk([self._row(topic, data, key, place)], [0], results, time.monotonic() + wait_s)
+        return results[0] is True
 
     def put_many(
         self,
@@ -95,24 +97,24 @@ class MessageQueue:
         Raises as `put`; the `results` of TopicFull say which are stored all the same.
         """
         self.require_own_process()
-        checked_count("max_size", max_size)
-        delay_ms = milliseconds(checked_seconds("delay_s", delay_s))
-        wait_s = checked_wait(timeout_s) if block else 0.0
-        rows = [
-            PutItem(
-                checked_topic(one.topic),
-                checked_key(one.key),
-                checked_data(one.data, self._options.max_payload_bytes),
-                max_size,
-                delay_ms,
-            )
-            for one in (Put(*item) for item in items)
-        ]
+        place, wait_s = _place(max_size, delay_s, block, timeout_s)
+        rows = [self._row(*Put(*item), place) for item in items]
         results: list[bool | None] = [None] * len(rows)
         deadline = time.monotonic() + wait_s
         for chunk in _chunks(rows):
             self._put_chunk(rows, chunk, results, deadline)
         return [result is True for result in results]
+
+    def _row(
+        self, topic: str, data: bytes | bytearray | memoryview, key: str | None, place: tuple[int, int]
+    ) -> PutItem:
+        return PutItem(
+            checked_topic(topic),
+            fresh_key() if key is None else checked_key(key),
+            1 if key is None else 0,
+            checked_data(data, self._options.max_payload_bytes),
+            *place,
+        )
 
     def _put_chunk(
         self, rows: Sequence[PutItem], chunk: Sequence[int], results: list[bool | None], deadline: float
@@ -202,6 +204,13 @@ class MessageQueue:
         """Raise RuntimeError in a forked child: two processes would number their operations alike."""
         if os.getpid() != self._pid:
             raise RuntimeError("this message queue belongs to the parent process; call client.queue(...) in the child")
+
+
+def _place(max_size: int, delay_s: float, block: bool, timeout_s: float | None) -> tuple[tuple[int, int], float]:
+    """Return the bound and the delay in ms as the script takes them, and how long to wait for room, in seconds."""
+    checked_count("max_size", max_size)
+    delay_ms = milliseconds(checked_seconds("delay_s", delay_s))
+    return (max_size, delay_ms), checked_wait(timeout_s) if block else 0.0
 
 
 def _chunks(rows: Sequence[PutItem]) -> Iterable[list[int]]:

@@ -28,6 +28,9 @@ REFILL_S = 0.005
 """How often at most it claims what it does not need yet, or looks for something more urgent than what it has ready."""
 PACE_S = 0.002
 """How often at most tokens lead to a claim: of a stream of messages each claim then takes several."""
+STREAM_PACE_S = 0.004
+"""How often while the claims bring STREAM messages or more."""
+STREAM = 3
 FAILED_PAUSE_S = 1.0
 
 
@@ -76,6 +79,8 @@ class Reader:
         self._look_at = 0.0
         self._due_at = float("inf")
         self._claimed_at = 0.0
+        """When it claimed last, but for looks: who puts a message right after one of those does not wait for it."""
+        self._pace_s = PACE_S
 
     def start(self) -> None:
         """Start the thread."""
@@ -137,7 +142,9 @@ class Reader:
 
     def _plan(self, reply: ClaimReply, rooms: Sequence[tuple[str, int, int]], now: float, looked: bool) -> None:
         self._left = self._left.difference(topic for topic, _, _ in rooms) | reply.left
-        self._claimed_at = now
+        if not looked:
+            self._claimed_at = now
+            self._pace_s = STREAM_PACE_S if len(reply.messages) >= STREAM else PACE_S
         self._due_at = now + reply.next_due_s + 0.001 if reply.next_due_s is not None else float("inf")
         if looked:
             idle_s = BUSY_LOOK_S if reply.delays_in_use else self._idle_look_s
@@ -166,7 +173,7 @@ class Reader:
             return False
         if holdings.empty:
             self._bell.wait(left_s)
-            session.stop.wait(max(self._claimed_at + PACE_S - time.monotonic(), 0.0))
+            session.stop.wait(max(self._claimed_at + self._pace_s - time.monotonic(), 0.0))
             return False
         if demand == "some":  # a little later: then it is more at once
             left_s = self._claimed_at + REFILL_S - now

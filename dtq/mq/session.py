@@ -9,12 +9,12 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from dtq.errors import DtqError, MessageLost, RedisUnavailable, TopicFull
+from dtq.mq.acknowledging import Acknowledgement, Acknowledger
 from dtq.mq.holdings import Holdings
-from dtq.mq.message import Message
+from dtq.mq.message import Message, Moving
 from dtq.mq.model import checked_count, checked_seconds, checked_topic, checked_wait, milliseconds
 from dtq.mq.operations import Operation
 from dtq.mq.room import Room
@@ -53,6 +53,7 @@ class Session:
         self._last_claim = 0
         self._unwritten: tuple[list[Message], Operation] | None = None
         """What was asked to be acknowledged later, together, without an answer: it is asked again as it was."""
+        self._acknowledger = Acknowledger(store, self.consumer)
         self._room = room
         self._pid = os.getpid()
         self._flushing = threading.Lock()
@@ -142,27 +143,24 @@ class Session:
         self.require_own_process()
         if message.settled:
             return False
+        asked = self._asked_before(message)
+        one = asked if isinstance(asked, Acknowledgement) else Acknowledgement((*message.id, message.key))
         try:
-            with self._operation(message, None) as operation:
-                (removed,) = self.store.acknowledge(self.consumer, [(*message.id, message.key)], operation)
+            removed = self._acknowledger.write(one)
+        except RedisUnavailable:
+            message.unanswered = one
+            raise
         finally:  # not before: what is not held is given back when a claim's reply was lost
             self.holdings.forget(message)
         if removed or not message.settled:  # else another thread has done it in the meantime
             message.settled, message.lost = True, not removed
         return removed
 
-    @contextmanager
-    def _operation(self, message: Message, target: Target | None) -> Iterator[Operation]:
-        """Hold the operation that settles a message; when its answer is lost, the next call for the same repeats it."""
+    def _asked_before(self, message: Message) -> Acknowledgement | Moving | None:
+        """Return what was asked without an answer, to ask it again: it must not be done a second time."""
         with self._counting:
             asked, message.unanswered = message.unanswered, None
-        operation = asked[1] if asked is not None and asked[0] == target else self.store.operations.take()
-        try:
-            yield operation
-        except RedisUnavailable:
-            message.unanswered = target, operation
-            raise
-        self.store.operations.give_back(operation)
+        return asked
 
     def acknowledge_later(self, message: Message) -> None:
         """See `Subscription.acknowledge_later`."""
@@ -213,10 +211,7 @@ class Session:
             raise MessageLost(f"message {message.key} was settled already")
         while True:
             left_s = deadline - time.monotonic()
-            with self._operation(message, to) as operation:
-                code, now_ms = self.store.release(
-                    self.consumer, (*message.id, message.key), to, operation, waiting=left_s > 0
-                )
+            code, now_ms = self._move(message, to, waiting=left_s > 0)
             if code == "DONE":
                 self.holdings.forget(message)
                 message.settled, message.lost = True, False
@@ -232,6 +227,18 @@ class Session:
                     topic=to.topic,
                 )
             self._room.wait(to.topic, now_ms, left_s)
+
+    def _move(self, message: Message, to: Target, *, waiting: bool) -> tuple[str, int]:
+        asked = self._asked_before(message)
+        if isinstance(asked, Acknowledgement) or asked is None or asked.target != to:
+            asked = Moving(to, self.store.operations.take())
+        try:
+            answer = self.store.release(self.consumer, (*message.id, message.key), to, asked.operation, waiting=waiting)
+        except RedisUnavailable:
+            message.unanswered = asked
+            raise
+        self.store.operations.give_back(asked.operation)
+        return answer
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 

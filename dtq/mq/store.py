@@ -39,6 +39,8 @@ class PutItem(NamedTuple):
 
     topic: str
     key: str
+    made_up: int
+    """1: the key was made for this message alone, so nobody has to look whether it is known."""
     data: bytes
     max_size: int
     delay_ms: int
@@ -104,7 +106,8 @@ class Store:
         Returns a letter for each (s stored, k known already, f full) and Redis's time in ms.
         Raises ConfigurationMismatch, NewerSchema, TooManyQueues.
         """
-        with self.operations.next() as operation:
+        operation = self.operations.take()
+        try:
             reply = self._run(
                 "mq_put",
                 items=items,
@@ -115,7 +118,10 @@ class Store:
                 waiting="1" if waiting else "0",
                 idle_ms=self._idle_ms,
             )
-        self._refuse(reply)
+        finally:
+            self.operations.give_back(operation)
+        if reply[0] != b"DONE":
+            self._refuse(reply)
         return reply[1].decode(), int(reply[2])
 
     # --- a subscription -----------------------------------------------------------------------------------------------

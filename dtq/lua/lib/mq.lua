@@ -103,14 +103,14 @@ end
 local function mq_keep(queue, idle_ms)
   --[[ A queue that holds messages stays; one that holds none expires, not before its subscriptions have left. ]]
   local names = { key.mq_config(queue), key.mq_topics(queue), key.mq_counts(queue) }
-  local held = redis.call('HLEN', key.mq_keys(queue))
-  if held > 0 then
-    if held <= mq_added then  -- it was empty
+  if mq_added > 0 then
+    if redis.call('PTTL', key.mq_config(queue)) >= 0 then  -- it was empty
       for _, name in ipairs(names) do redis.call('PERSIST', name) end
       redis.call('PERSIST', key.mq_queues())
     end
     return
   end
+  if redis.call('HLEN', key.mq_keys(queue)) > 0 then return end
   local keep_ms = tonumber(idle_ms)
   if redis.call('EXISTS', key.mq_consumers(queue)) == 1 then keep_ms = math.max(keep_ms, PRESENCE_KEEP) end
   for _, name in ipairs(names) do redis.call('PEXPIRE', name, keep_ms) end
