@@ -7,7 +7,8 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -46,25 +47,21 @@ def mq_plain(scale: float) -> Mapping[str, float]:
 
 
 def mq_latency(scale: float) -> Mapping[str, float]:
-    """From the put into an idle queue until a receiver has the message, 50 a second."""
-    number = max(100, int(1_000 * scale))
-    delays_ms = []
+    """From the put into an idle queue until a receiver has the message, 50 a second; the bare loop by turns with it."""
+    part = max(50, int(250 * scale))
+    own: list[float] = []
+    bare: list[float] = []
     with stand() as found, client_of(found) as client:
         queue = client.queue("bench")
-        with queue.subscribe([TOPIC]) as subscription:
-            received: list[float] = []
-            thread = threading.Thread(target=_stamp, args=(subscription, number, received))
-            thread.start()
-            for count in range(number):
-                time.sleep(0.02)
-                put_at = time.perf_counter()
-                queue.put(TOPIC, DATA)
-                while len(received) <= count:
-                    time.sleep(0.0005)
-                delays_ms.append((received[count] - put_at) * 1000)
-            thread.join()
-    ranked = sorted(delays_ms)
-    return {"p50 ms": statistics.median(ranked), "p99 ms": ranked[int(len(ranked) * 0.99)]}
+        with queue.subscribe([TOPIC]) as subscription, _bare_reader(found.url) as (put, take):
+            for _ in range(4):
+                own += _delays_ms(part, lambda: queue.put(TOPIC, DATA), lambda: _take(subscription))
+                bare += _delays_ms(part, put, take)
+    figures: dict[str, float] = {}
+    for name, delays in (("", own), ("bare ", bare)):
+        delays.sort()
+        figures |= {f"{name}p50 ms": statistics.median(delays), f"{name}p99 ms": delays[int(len(delays) * 0.99)]}
+    return figures
 
 
 def mq_idle(scale: float) -> Mapping[str, float]:
@@ -189,11 +186,46 @@ def _bare(url: str, number: int, *, batch: bool) -> float:
     return number / _run(number, produce, consume)
 
 
-def _stamp(subscription: Subscription, number: int, received: list[float]) -> None:
-    for _ in range(number):
-        message = subscription.receive(10)
-        received.append(time.perf_counter())
-        message.acknowledge()
+def _delays_ms(number: int, put: Callable[[], object], take: Callable[[], Callable[[], object]]) -> list[float]:
+    """Put one message after the other, each when the one before was received. take: returns what settles a message."""
+    received: list[float] = []
+    delays_ms = []
+
+    def receive() -> None:
+        for _ in range(number):
+            settle = take()
+            received.append(time.perf_counter())
+            settle()
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    for count in range(number):
+        time.sleep(0.02)
+        put_at = time.perf_counter()
+        put()
+        while len(received) <= count:
+            time.sleep(0.0005)
+        delays_ms.append((received[count] - put_at) * 1000)
+    thread.join()
+    return delays_ms
+
+
+def _take(subscription: Subscription) -> Callable[[], object]:
+    return subscription.receive(10).acknowledge
+
+
+@contextmanager
+def _bare_reader(url: str) -> Iterator[tuple[Callable[[], object], Callable[[], Callable[[], object]]]]:
+    """Yield how a stock client puts a message, and how another takes it."""
+    with redis.Redis.from_url(url, protocol=2) as client, redis.Redis.from_url(url, protocol=2) as own:
+        client.xgroup_create("bare", "bare", id="0", mkstream=True)
+
+        def take() -> Callable[[], object]:
+            reply: Any = own.xreadgroup("bare", "one", {"bare": ">"}, count=1, block=10_000)
+            entry = reply[0][1][0][0]
+            return lambda: (own.xack("bare", "bare", entry), own.xdel("bare", entry))
+
+        yield lambda: client.xadd("bare", {"data": DATA}), take
 
 
 def _info(client: Client, section: str) -> dict[str, str]:
