@@ -173,7 +173,7 @@ class Reader:
             return False
         if holdings.empty:
             self._bell.wait(left_s)
-            session.stop.wait(max(self._claimed_at + self._pace_s - time.monotonic(), 0.0))
+            self._pause(self._claimed_at + self._pace_s)
             return False
         if demand == "some":  # a little later: then it is more at once
             left_s = self._claimed_at + REFILL_S - now
@@ -184,6 +184,11 @@ class Reader:
         except queue.Empty:
             return True
         if holdings.outranked:  # one was taken: is there something more urgent by now?
-            session.stop.wait(max(self._claimed_at + REFILL_S - time.monotonic(), 0.0))
+            self._pause(self._claimed_at + REFILL_S)
             return False
         return True
+
+    def _pause(self, until: float) -> None:
+        left_s = until - time.monotonic()
+        if left_s > 0:
+            self._session.stop.wait(left_s)
