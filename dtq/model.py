@@ -76,10 +76,13 @@ def dumps(value: Any) -> str:
 
 @lru_cache(maxsize=1024)  # the tasks of a batch were made at the same time, and each tells it twice
 def rfc3339(seconds: float | None) -> str | None:
-    """Return a UTC time with milliseconds and `Z` (RFC 3339), or None for None."""
+    """Return a UTC time with milliseconds and `Z` (RFC 3339), or None for None.
+
+    Cut, not rounded, as the scripts cut what they store in ms: nothing is shown before what it follows.
+    """
     if seconds is None:
         return None
-    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    whole, milliseconds = divmod(round(seconds * 1_000_000) // 1000, 1000)
     return f"{_to_the_second(whole)}.{milliseconds:03d}Z"
 
 

@@ -52,8 +52,13 @@ def test_a_fork_does_not_repeat_the_ids_of_its_parent() -> None:
     "seconds", [0.0, 0.0004, 1764509999.1234, 1764509999.9996, 4102444799.999, 253402300799.0], ids=str
 )
 def test_times_are_told_in_utc_to_the_millisecond(seconds: float) -> None:
-    expected = datetime.fromtimestamp(round(seconds, 3), UTC).isoformat(timespec="milliseconds")
+    expected = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     assert rfc3339(seconds) == expected.replace("+00:00", "Z")
+
+
+def test_a_start_in_the_millisecond_of_the_creation_is_not_told_before_it() -> None:
+    created_us = 1764509999123900
+    assert rfc3339(created_us / 1e6) == rfc3339(created_us // 1000 / 1000) == "2025-11-30T13:39:59.123Z"
 
 
 def test_no_time_is_none() -> None:
