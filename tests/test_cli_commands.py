@@ -411,6 +411,12 @@ def test_a_number_that_is_none_is_refused(commands):
         assert "is not a number" in commands(*arguments, code=2).stderr
 
 
+def test_seconds_with_a_unit_are_refused_with_how_to_write_them(commands):
+    for arguments in (["submit", "echo_task", "--delay", "3s"], ["task", "wait", "0" * 32, "--timeout", "1m"]):
+        told = commands(*arguments, code=2).stderr
+        assert "is no number of seconds: write one without a unit, such as 3" in told
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk to write to")
 def test_an_output_that_cannot_be_written_is_told_in_a_line(server):
     environment = {**os.environ, "DTQ_REDIS_URL": server.safe_url, "FLASK_APP": str(PROJECT / "app.py")}

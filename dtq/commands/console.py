@@ -116,6 +116,18 @@ class Number(click.FloatRange):
         return number
 
 
+class Seconds(Number):
+    """A length of time: a plain number, without a unit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds."""
+        try:
+            float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds: write one without a unit, such as 3 or 0.5.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Group(click.Group):
     """A group whose commands may be imported when they are called, and end by the table of exit codes."""
 

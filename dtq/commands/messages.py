@@ -11,7 +11,7 @@ from dtq.commands.console import (
     Exit,
     Failure,
     Group,
-    Number,
+    Seconds,
     actor,
     checked_queue,
     connect,
@@ -156,7 +156,7 @@ def _topic_row(one: TopicStats) -> tuple[object, ...]:
 @click.argument("data", required=False)
 @click.option("--key", callback=_checked_key, help="Unique over the queue; a fresh one by default.")
 @click.option("--max-size", type=click.IntRange(0), default=0, help="Only where the topic holds fewer messages.")
-@click.option("--delay", "delay_s", type=Number(0, 31_536_000), default=0.0, help="Seconds until it is ready.")
+@click.option("--delay", "delay_s", type=Seconds(0, 31_536_000), default=0.0, help="Seconds until it is ready.")
 @json_option
 def put(queue: str, topic: str, data: str | None, key: str, max_size: int, delay_s: float, as_json: bool) -> None:
     """Put a message: DATA as UTF-8, or the bytes of stdin where it is left out or `-`.

@@ -15,7 +15,7 @@ from dtq.commands.console import (
     F,
     Failure,
     Group,
-    Number,
+    Seconds,
     actor,
     checked_id,
     checked_queue,
@@ -69,7 +69,7 @@ def task() -> None:
 @click.option("--priority", type=int, help="0 to 9, the most urgent. Default: 5.")
 @click.option("--max-attempts", type=int, help="Default: the handler's, else 5.")
 @click.option("--timeout-ms", type=int, help="Time limit of an attempt.")
-@click.option("--delay", "delay_seconds", type=float, metavar="SECONDS", help="Do not start before.")
+@click.option("--delay", "delay_seconds", type=Seconds(0), metavar="SECONDS", help="Do not start before.")
 @click.option("--run-at", metavar="TIME", help="Do not start before: RFC 3339 with an offset.")
 @click.option("--idempotency-key", metavar="KEY", help="Submit once, however often this is repeated.")
 @click.option("--metadata", metavar="JSON", help="An object; ttl_seconds in it is understood.")
@@ -276,7 +276,9 @@ def _row(one: Task, now: float) -> tuple[object, ...]:
 
 @task.command("wait")
 @click.argument("task_id", callback=checked_id)
-@click.option("--timeout", type=Number(0, 86_400), default=60.0, show_default=True, metavar="SECONDS", help="How long.")
+@click.option(
+    "--timeout", type=Seconds(0, 86_400), default=60.0, show_default=True, metavar="SECONDS", help="How long."
+)
 @json_option
 def wait(task_id: str, timeout: float, as_json: bool) -> None:
     """Wait until a task has ended. Exit status: 0 it succeeded, 1 it ended otherwise, 75 not yet."""

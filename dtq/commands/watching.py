@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dtq.commands.console import Failure, Number, on_terminal
+from dtq.commands.console import Failure, Seconds, on_terminal
 from dtq.errors import RedisUnavailable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,7 +43,7 @@ def watch_option(command: F) -> F:
         is_flag=False,
         flag_value=INTERVAL_S,
         default=None,
-        type=Number(0.1, 3600),
+        type=Seconds(0.1, 3600),
         metavar="[SECONDS]",
         help=f"Again and again, every {INTERVAL_S:g} seconds, until Ctrl-C.",
     )
