@@ -24,7 +24,7 @@ MAX_DEPTH = 100
 MAX_ERRORS = 20
 """Faults that one refusal names."""
 
-_MAX_NAME_CHARS = 64  # of a name from outside that an answer repeats
+MAX_NAME_CHARS = 64  # of a name from outside that an answer repeats
 _MAX_EXPLAINED_CHARS = 1_000_000  # a larger text is refused without saying where
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -78,7 +78,7 @@ def dump_json(value: Any, pointer: str = "", *, sort: bool = False) -> bytes:
 
 def step(part: str | int) -> str:
     """Return one step of a JSON pointer, cut to a length that an answer may repeat."""
-    text = str(part)[:_MAX_NAME_CHARS].encode(errors="backslashreplace").decode()
+    text = str(part)[:MAX_NAME_CHARS].encode(errors="backslashreplace").decode()
     return "/" + text.replace("~", "~0").replace("/", "~1")
 
 

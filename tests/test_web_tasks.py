@@ -509,6 +509,19 @@ def test_a_query_that_makes_no_sense_is_refused_by_name(api: Api, query: str) ->
     assert [error["pointer"] for error in document["errors"]] == ["/" + query.partition("=")[0]]
 
 
+def test_a_query_that_is_not_understood_is_refused_with_the_reason_of_each_clause(api: Api) -> None:
+    answer = api.http.get(TASKS, query_string={"q": f"status:ded color:red age>10m tag:{'x' * 80} age:{'9' * 80}"})
+    errors = problem(answer, 400, "INVALID_REQUEST")["errors"]
+    assert [error["pointer"] for error in errors] == ["/q"] * 3
+    assert errors[0]["message"].startswith("status:ded: a status is one of pending, ")
+    assert errors[1]["message"].startswith("color:red: there is no such key; there are status, ")
+    assert errors[2]["message"].startswith(f"age:{'9' * 60}...: say age>10m")
+    assert answer.json["detail"].startswith("q: status:ded: a status is one of")
+    answer = api.http.post(f"{TASKS}/cancel", json={"filter": {"q": "status:ded"}})
+    (error,) = problem(answer, 400, "INVALID_REQUEST")["errors"]
+    assert (error["pointer"], error["message"][:11]) == ("/filter/q", "status:ded:")
+
+
 def test_a_cursor_from_elsewhere_is_refused(api: Api) -> None:
     for cursor in ("x", "1-", "-1", "1-%00", "x" * 512):
         assert api.http.get(f"{TASKS}?cursor={cursor}").status_code == 400

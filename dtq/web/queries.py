@@ -10,13 +10,14 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from flask import request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from dtq.bulk.jobs import MAX_IDS, MAX_RATE, MIN_RATE
 from dtq.deadletters import DeadFilter
 from dtq.errors import InvalidRequest, InvalidTask
 from dtq.model import DeadReason
 from dtq.states import Status
-from dtq.strictjson import fault, load_json, step
+from dtq.strictjson import MAX_NAME_CHARS, fault, load_json, step
 from dtq.submission import JSON_INTEGER, Moment
 from dtq.taskfilter import TaskFilter
 from dtq.taskquery import parse
@@ -28,6 +29,7 @@ MAX_WAIT_S = 30
 QUEUE = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 CURSOR = r"^[0-9]{1,20}-[0-9a-f]{32}$"
 STREAM_CURSOR = r"^[1-9][0-9]{0,14}-[0-9]{1,15}$"
+_NOT_UNDERSTOOD = "not_understood"
 _PLUS_LOST = re.compile(r" (?=[0-9]{2}:[0-9]{2}$)")
 
 
@@ -41,9 +43,16 @@ QueryMoment = Annotated[Moment, BeforeValidator(_with_plus)]
 
 def _understood(text: str) -> str:
     """A query of which a part is not understood would find too much."""
-    if parse(text).problems:
-        raise ValueError
+    wrong = [f"{_short(clause.text)}: {clause.problem}" for clause in parse(text).problems]
+    if wrong:
+        raise PydanticCustomError(_NOT_UNDERSTOOD, "{said}", {"said": "\n".join(wrong)})
     return text
+
+
+def _short(clause: str) -> str:
+    """Return a clause as an answer repeats it: in a line, and not at length."""
+    line = " ".join(clause.split())
+    return line if len(line) <= MAX_NAME_CHARS else f"{line[:MAX_NAME_CHARS]}..."
 
 
 class TaskFilterQuery(BaseModel):
@@ -278,7 +287,10 @@ def _read(model: type[M], given: object, unknown: str) -> M:
         faults = []
         for found in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
             path = "".join(step(str(part)) for part in found["loc"])
-            faults.append(fault(path, _rule(model, found["loc"], unknown)))
+            if found["type"] == _NOT_UNDERSTOOD:
+                faults += [fault(path, line) for line in found["msg"].split("\n")]
+            else:
+                faults.append(fault(path, _rule(model, found["loc"], unknown)))
         first = faults[0]
         name = first["pointer"].lstrip("/")
         raise InvalidRequest(f"{name}: {first['message']}" if name else first["message"], errors=faults) from None
