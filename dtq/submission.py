@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Protocol
 
@@ -275,7 +276,7 @@ def _from_json(asked: object, limits: SubmissionLimits) -> Submission:
     try:
         submission: Submission = _validate(asked)
     except ValidationError as error:
-        raise refusal(_readable(error, limits)) from None
+        raise refusal(_readable(error, limits, asked)) from None
     if submission.max_attempts is not None and submission.max_attempts > limits.max_attempts:
         raise invalid("/max_attempts", f"must be {_allowed(_FIELDS['max_attempts'], limits)}")
     size = len(submission.payload_json)
@@ -336,22 +337,35 @@ def _is_leaf(field: str, value: object) -> bool:
     raise invalid(step(field), f"holds what JSON cannot say: {type(value).__name__}")
 
 
-def _readable(error: ValidationError, limits: SubmissionLimits) -> list[dict[str, str]]:
-    """Say of each field what is allowed in it; of the first MAX_ERRORS, and never what was sent."""
+def _readable(error: ValidationError, limits: SubmissionLimits, asked: object) -> list[dict[str, str]]:
+    """Say of each field what is allowed in it; of the first MAX_ERRORS, and never what was sent.
+
+    First of fields whose names were probably mistaken: what is missing then is what they were meant to be.
+    """
     errors: list[dict[str, str]] = []
+    mistaken: list[dict[str, str]] = []
     for found in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]:
         where = found["loc"]
         pointer = "".join(step(part) for part in where if part != "[key]")
         field = _FIELDS.get(str(where[0])) if where else None
         if found["type"] == "two_times":
             errors.append(fault("/run_at", found["msg"]))
+        elif field is None and where and (meant := _meant(str(where[0]), asked)):
+            mistaken.append(fault(pointer, f"unknown field; did you mean {meant}?"))
         elif field is None:
             errors.append(fault(pointer, "unknown field" if where else "must be a JSON object"))
         elif found["type"] == "missing":
             errors.append(fault(pointer, f"is required: {_allowed(field, limits)}"))
         else:
             errors.append(fault(pointer, f"must be {_allowed(field, limits)}"))
-    return errors
+    return mistaken + errors
+
+
+def _meant(name: str, asked: object) -> str | None:
+    """Return the field, not given itself, that an unknown one of this name was probably meant to be."""
+    free = [field for field in _FIELDS if not (isinstance(asked, dict) and field in asked)]
+    near = [field for field in free if name in field.split("_")] or get_close_matches(name[:64], free, 1)
+    return near[0] if near else None
 
 
 def _allowed(field: FieldInfo, limits: SubmissionLimits) -> str:

@@ -139,6 +139,15 @@ def test_every_bad_field_is_named_at_once() -> None:
     assert sorted(found) == ["/a~1b~0c", "/priority", "/surprise", "/tags", "/task_type"]
 
 
+def test_an_unknown_field_is_told_with_the_one_that_was_probably_meant() -> None:
+    for wrong, meant in (("type", "task_type"), ("task_typ", "task_type"), ("delay", "delay_seconds")):
+        with pytest.raises(InvalidTask, match=f"^{wrong}: unknown field; did you mean {meant}\\?"):
+            parse(json.dumps({wrong: "echo"}))
+    with pytest.raises(InvalidTask) as caught:
+        parse('{"task_type": "echo", "type": "echo"}')
+    assert caught.value.context["errors"] == [{"pointer": "/type", "message": "unknown field"}]
+
+
 def test_the_limit_of_attempts_is_that_of_the_installation() -> None:
     with pytest.raises(InvalidTask, match="an integer from 1 to 3"):
         parse('{"task_type": "echo", "max_attempts": 4}', SubmissionLimits(max_attempts=3))
