@@ -72,7 +72,7 @@ def test_one_is_shown_with_its_task(api: Api, engine: Engine) -> None:
     assert code(api.http.get(f"{DLQ}/{engine.submit()}")) == (404, "DEAD_LETTER_NOT_FOUND")
     assert code(api.http.get(f"{DLQ}/{'0' * 32}")) == (404, "TASK_NOT_FOUND")
     assert code(api.http.get(f"{DLQ}/{'0x' * 16}")) == (404, "TASK_NOT_FOUND")
-    assert code(api.http.get(f"{DLQ}/nonsense")) == (404, "NOT_FOUND")
+    assert code(api.http.get(f"{DLQ}/nonsense")) == (404, "TASK_NOT_FOUND")
 
 
 @pytest.mark.parametrize("verb", ["requeue", "discard", "purge"])

@@ -17,6 +17,7 @@ from dtq.redisio.urls import hide_passwords
 from dtq.settings import load_settings
 from dtq.states import Status
 from dtq.web.application import create_app
+from dtq.web.http import SIBLINGS
 from dtq.web.schemas import Problem, QueueAnswer, QueueList, ReadyAnswer, TaskAnswer, WorkerList
 from tests.support.servers import ServerProcess
 from tests.support.web import Api, running_api
@@ -44,6 +45,17 @@ def test_unknown_paths_and_methods_are_problems_too(api: Api) -> None:
     response = api.http.delete("/api/v1/tasks")
     assert code(response) == (405, "METHOD_NOT_ALLOWED")
     assert {"GET", "POST"} <= set(response.headers["Allow"].split(", "))
+
+
+def test_what_is_no_id_of_a_task_is_told_so_and_siblings_keep_their_names(api: Api) -> None:
+    for path in ("/api/v1/tasks/nonsense", "/api/v1/tasks/nonsense/result", "/api/v1/tasks/12", "/api/v1/dlq/nonsense"):
+        response = api.http.get(path)
+        assert code(response) == (404, "TASK_NOT_FOUND")
+        assert "32 hexadecimal digits" in response.json["message"]
+    assert code(api.http.get("/api/v1/tasks/batch")) == (405, "METHOD_NOT_ALLOWED")
+    rules = [rule.rule for rule in api.app.url_map.iter_rules()]
+    siblings = {rule.split("/")[4] for rule in rules if re.match(r"/api/v1/(tasks|dlq)/[a-z]", rule)}
+    assert siblings == set(SIBLINGS)
 
 
 def test_a_redirect_leads_to_no_other_server_whatever_the_host_header_says() -> None:

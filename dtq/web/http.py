@@ -36,10 +36,14 @@ _ID_KEY = "dtq.request_id"
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 9651, section 3.3.3
 
 
-class TaskIdConverter(BaseConverter):
-    """`<task:task_id>` in a path: whatever may be meant as an id, but no plain word, which names a sibling path."""
+SIBLINGS = ("batch", "cancel", "discard", "purge", "requeue")
+"""What stands in a path in the place of a task id and is none."""
 
-    regex = r"(?![a-z]+(?:/|$))[^/]+"
+
+class TaskIdConverter(BaseConverter):
+    """`<task:task_id>` in a path: whatever may be meant as an id, but no word that names a sibling path."""
+
+    regex = rf"(?!(?:{'|'.join(SIBLINGS)})(?:/|$))[^/]+"
 
 
 def checked_task_id(task_id: str) -> str:
