@@ -134,8 +134,13 @@ def test_the_spans_of_the_observability_page_are_written():
 
 def commands_in(text):
     """The `flask dtq` commands of a block, without their remarks, as lists of words."""
-    lines = re.findall(r"^flask dtq (.*)$", text, re.MULTILINE)
+    lines = re.findall(r"^\.venv/bin/flask dtq (.*)$", text, re.MULTILINE)
     return [shlex.split(line, comments=True) for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_called_as_they_are_after_make(page):
+    assert not re.findall(r"^(?:flask|python) .*", "".join(blocks(page)), re.MULTILINE)
 
 
 def test_commands_of_the_security_page(server, tmp_path):
