@@ -6,12 +6,17 @@ import logging
 import time
 from collections.abc import Mapping
 
-from dtq.errors import RedisUnavailable
+from dtq.errors import DtqError, RedisUnavailable
 from dtq.redisio import CommandError, Server
 
 log = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
+_ADVICE: Mapping[str, str] = {
+    "unreachable": "start it, or set DTQ_REDIS_URL to where it is",
+    "timeout": "check that it runs and that DTQ_REDIS_URL says where",
+    "auth": "check the user and the password in DTQ_REDIS_URL",
+}
 _LEAP_S = 1.0
 _DRIFT = 2e-4
 """By how much two clocks may come apart without a leap, in seconds a second."""
@@ -52,6 +57,15 @@ def warn_of_eviction(server: Server) -> None:
             "Redis evicts keys when its memory is full (maxmemory-policy %s): tasks can be lost; set noeviction",
             policy,
         )
+
+
+def with_advice(error: DtqError, redis_url: str) -> str:
+    """Return an error's message for people: when no Redis can be spoken to, also what to check.
+
+    redis_url: the setting; empty for dtq's own server, which nobody has to find.
+    """
+    advice = _ADVICE.get(error.context.get("reason", "")) if isinstance(error, RedisUnavailable) and redis_url else None
+    return f"{error.message}; {advice}" if advice else error.message
 
 
 class QuietTime:

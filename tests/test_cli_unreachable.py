@@ -87,6 +87,7 @@ def test_cli_01_redis_out_of_reach_is_one_line_within_five_seconds(trouble, comm
         assert result.stdout == ""
         (line,) = result.stderr.splitlines()
         assert f"127.0.0.1:{port}" in line
+        assert "DTQ_REDIS_URL" in line, "what to check"
         assert not any(secret in result.output for secret in SECRETS)
         if trouble == "black_hole":  # twice would only take longer
             break

@@ -8,6 +8,7 @@ import pytest
 
 from dtq.redisio import Server
 from dtq.serverinfo import eviction_policy
+from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.support.web_server import running_web
 from tests.support.workers import Workers
@@ -53,3 +54,11 @@ def test_redis_09_a_server_that_does_not_tell_is_no_error(server, tmp_path, refu
     assert worker.stop() == 0
     workers.close()
     server.call("ACL", "DELUSER", "app")
+
+
+def test_a_web_server_without_its_redis_says_at_the_start_what_to_check():
+    with running_web(f"redis://:s3cret@127.0.0.1:{free_port()}/0") as web:
+        wait_until(lambda: "redis is away" in web.log, what="the warning")
+        (line,) = [line for line in web.log.splitlines() if "redis is away" in line]
+        assert "set DTQ_REDIS_URL to where it is" in line
+        assert "s3cret" not in web.log

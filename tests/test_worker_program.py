@@ -107,6 +107,7 @@ def test_redis_out_of_reach_at_the_start_is_exit_code_69(tmp_path):
         assert worker.wait(25) == 69
         assert "cannot start" in worker.log
         assert worker.log.count("waiting for Redis") == 1
+        assert worker.log.count("set DTQ_REDIS_URL to where it is") == 2
     finally:
         made.close()
 

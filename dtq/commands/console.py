@@ -59,6 +59,7 @@ _CANNOT_WRITE = frozenset({errno.EBADF, errno.EFBIG, errno.EIO, errno.ENOSPC})
 """Errors of stdout that are told in a line. The one of a closed pipe is click's, and silent."""
 _SHORT_NAMES = {"ls": "list"}
 _CLIENT = "dtq.client"
+_SETTINGS = "dtq.settings"
 
 
 class Exit(IntEnum):
@@ -98,7 +99,7 @@ class Failure(click.ClickException):
     def of(cls, error: DtqError) -> Failure:
         """Return what an error of dtq means for a command."""
         code = next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.FAILED)
-        return cls(error.message, code)
+        return cls(_for_people(error), code)
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the line."""
@@ -165,12 +166,27 @@ class Group(click.Group):
             raise Failure(f"the output could not be written: {error.strerror}") from None
 
 
+def _for_people(error: DtqError) -> str:
+    """Return the message, with what to check when Redis is out of reach."""
+    if not isinstance(error, RedisUnavailable):
+        return error.message
+    from dtq.serverinfo import with_advice  # imports all that speaks with Redis
+
+    return with_advice(error, settings().redis_url)
+
+
 # --- what commands use ------------------------------------------------------------------------------------------------
 
 
 def settings() -> Settings:
-    """Read the settings. Raises ConfigurationError."""
-    return load_settings()
+    """Return the settings, read once for a command, as reading tells of wrong names. Raises ConfigurationError."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return load_settings()
+    if _SETTINGS not in context.meta:
+        context.meta[_SETTINGS] = load_settings()
+    found: Settings = context.meta[_SETTINGS]
+    return found
 
 
 def connect() -> Client:

@@ -17,10 +17,12 @@ from dtq.errors import ConfigurationError, RedisUnavailable
 from dtq.keys import Keys
 from dtq.log import configure_logging
 from dtq.redisio import Server
-from dtq.serverinfo import warn_of_eviction
+from dtq.serverinfo import warn_of_eviction, with_advice
 from dtq.settings import Settings, load_settings
 from dtq.web import multiprocess
 from dtq.web.origin import is_local
+
+log = logging.getLogger(__name__)
 
 
 def _settings() -> Settings:
@@ -86,7 +88,12 @@ def when_ready(server: Arbiter) -> None:
                 Durability(redis, Keys(_loaded.namespace)).require()
     except ConfigurationError as error:
         sys.exit(str(error))
-    warn_of_eviction(redis)
+    try:
+        redis.now()
+    except RedisUnavailable as error:  # it may come; till then each call is told so
+        log.warning("redis is away: %s", with_advice(error, _loaded.redis_url))
+    else:
+        warn_of_eviction(redis)
     redis.close()
 
 

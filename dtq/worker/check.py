@@ -11,6 +11,7 @@ from dtq.errors import DtqError
 from dtq.model import WorkerInfo
 from dtq.queries import Queries
 from dtq.redisio import Server
+from dtq.serverinfo import with_advice
 from dtq.settings import Settings
 from dtq.worker.supervisor import ExitCode
 
@@ -30,7 +31,7 @@ def check(settings: Settings) -> int:
         finally:
             server.close()
     except DtqError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{with_advice(error, settings.redis_url)}\n")
         return int(ExitCode.REDIS_AWAY)
     patience_s = max(settings.heartbeat_interval_s * MISSED_HEARTBEATS, 3.0)
     alive = [one.worker_id for one in workers if _is_ours(one, settings) and now - one.heartbeat_at < patience_s]

@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from dtq.errors import DtqError, RedisUnavailable
+from dtq.serverinfo import with_advice
 from dtq.worker.committer import Committer
 from dtq.worker.fetcher import Fetcher
 from dtq.worker.handback import SHUTDOWN_PATIENCE_S, give_back
@@ -249,12 +250,12 @@ class Supervisor:
                     self.ticker.register()
                     return True
             except RedisUnavailable as error:
-                reason = error.context.get("reason")
+                reason, told = error.context.get("reason"), with_advice(error, self.state.settings.redis_url)
                 if reason == "auth" or (reason == "unreachable" and time.monotonic() >= give_up_at):
-                    log.error("cannot start: %s", error)
+                    log.error("cannot start: %s", told)
                     return False
                 if not said:
-                    log.warning("waiting for Redis: %s", error)
+                    log.warning("waiting for Redis: %s", told)
                     said = True
                 time.sleep(pause_s)
                 pause_s = min(1.0, pause_s * 2)
