@@ -82,9 +82,10 @@ class Scripts:
         script = self.script(name)
         try:
             values: list[Argument] = [args[argument] for argument in script.args]
+            fits = len(values) == len(args)
         except KeyError:
-            values = []
-        if len(values) != len(args):
+            fits = False
+        if not fits:
             raise TypeError(f"{name} takes {script.args}, not {tuple(args)}")
         for item in items:
             values.extend(item)

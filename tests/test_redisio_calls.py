@@ -36,12 +36,35 @@ def test_large_arguments_go_out_like_small_ones_and_are_copied_once():
             pack([data, wrong])
 
 
+class Odd(float):
+    def __repr__(self):
+        raise ArithmeticError
+
+
+class Long(bytes):
+    def __len__(self):
+        return 99
+
+
+class Size(enum.IntEnum):
+    SMALL = 3
+    HUGE = 10**5_000
+
+
+def test_what_is_derived_from_an_argument_goes_out_as_what_it_is():
+    """hiredis crashes the process on the first, and refuses the last."""
+    words = [b"*3", b"$3", b"0.5", b"$2", b"ab", b"$1", b"3", b""]
+    assert pack([Odd(0.5), Long(b"ab"), Size.SMALL]) == b"\r\n".join(words)
+    with pytest.raises(ValueError, match="4300 digits"):
+        pack([Size.HUGE])
+
+
 def test_a_number_that_python_does_not_write_down_is_a_value_error():
     with pytest.raises(ValueError, match="4300 digits"):
         pack(["SET", "k", 10**5_000])
 
 
-@pytest.mark.parametrize("argument", [True, None, ["a"], bytearray(b"x")])
+@pytest.mark.parametrize("argument", [True, None, ["a"], bytearray(b"x"), memoryview(b"abcd")[::2]])
 def test_what_is_no_argument_is_refused_before_anything_is_sent(server, argument):
     with pytest.raises(TypeError):
         server.call("SET", "k", argument)

@@ -45,6 +45,8 @@ def test_arguments_are_named_in_any_order_and_neither_more_nor_fewer_of_them(mem
         scripts.run("worker_leave", worker="w1")
     with pytest.raises(TypeError, match="limit"):
         scripts.run("worker_leave", worker="w1", gone="", limit=5)
+    with pytest.raises(TypeError, match="gone"):
+        scripts.run("worker_leave")
 
 
 def test_a_fragment_that_two_others_need_is_there_once_and_before_both(memory_server: Server) -> None:

@@ -21,17 +21,23 @@ def pack(args: Sequence[Arg]) -> bytes:
     Raises TypeError for an argument that is not an Arg (None, bool), ValueError for what cannot be written down.
     """
     for arg in args:
-        if arg.__class__ is bytes or arg.__class__ is str:
-            if len(arg) > _SMALL_BYTES:
-                return _pack_large(args)
-        elif arg.__class__ is int and not -_SMALL_NUMBER < arg < _SMALL_NUMBER:
-            return _pack_large(args)
+        kind = arg.__class__
+        if kind is bytes or kind is str:
+            if len(arg) > _SMALL_BYTES:  # type: ignore[arg-type]
+                return _pack_with_care(args)
+        elif kind is int:
+            if not -_SMALL_NUMBER < arg < _SMALL_NUMBER:  # type: ignore[operator]
+                return _pack_with_care(args)
+        elif kind is not float:
+            return _pack_with_care(args)
     packed: bytes = pack_command(tuple(args))  # type: ignore[arg-type]  # its types lack the int among floats
     return packed
 
 
-def _pack_large(args: Sequence[Arg]) -> bytes:
-    """hiredis takes fifty times as long as this for a megabyte, and crashes on an int of more than 4300 digits."""
+def _pack_with_care(args: Sequence[Arg]) -> bytes:
+    """hiredis takes fifty times as long as this for a megabyte, crashes on an int of more than 4300 digits, refuses
+    what is derived from int, lets what is derived from float write itself, and reads past a memoryview's steps.
+    """
     parts = [b"*%d\r\n" % len(args)]
     for arg in args:
         data = _encode(arg)
@@ -44,7 +50,7 @@ def _pack_large(args: Sequence[Arg]) -> bytes:
 
 def _encode(arg: Arg) -> bytes:
     if isinstance(arg, bytes):
-        return arg
+        return arg if arg.__class__ is bytes else memoryview(arg).tobytes()  # its own idea of a length does not count
     if isinstance(arg, str):
         return str.encode(arg)  # also an enum member whose value is text
     if isinstance(arg, bool):
@@ -52,5 +58,5 @@ def _encode(arg: Arg) -> bytes:
     if isinstance(arg, int):
         return b"%d" % arg
     if isinstance(arg, float):
-        return repr(arg).encode()
+        return float.__repr__(arg).encode()
     raise TypeError(f"{type(arg).__name__} is not a Redis argument: use bytes, str, int or float")
